@@ -1,0 +1,42 @@
+# From a bare clone, with Python and make: `make demo`, `make test`. Another Python: PYTHON=python3.12 make test
+
+PYTHON ?= python3
+BIN = .venv/bin
+PYTEST = $(BIN)/python -m pytest
+ARGS =
+
+.DEFAULT_GOAL = help
+.PHONY: help setup demo test lint test-slow torture reproduce clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
+
+setup:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+	  echo "set-up: there is no '$(PYTHON)' here. hopflow needs Python 3.11 to 3.14." >&2; \
+	  echo "Install one, then name it: PYTHON=python3.12 make test" >&2; exit 3; }
+	@$(PYTHON) tools/set_up.py
+
+demo: setup  ## set everything up in .venv and run the exact oracle
+	@$(BIN)/hopflow oracle
+
+test: setup  ## set everything up in .venv and run the fast tests; ARGS="-k name" chooses
+	$(PYTEST) -n 2 $(ARGS)
+
+lint: setup  ## ruff format, ruff, mypy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy src
+
+test-slow: setup  ## the slow tests: wheel, long statistics
+	$(PYTEST) -m slow $(ARGS)
+
+torture: setup  ## the torture tests: long fault and fuzz campaigns
+	$(PYTEST) -m torture $(ARGS)
+
+reproduce:  ## the paper's tables (arrives with the recipes)
+	@echo "make reproduce arrives with the recipes; until then: make demo"
+
+clean:  ## remove caches and build products; .venv stays (rm -rf .venv starts afresh)
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

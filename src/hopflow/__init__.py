@@ -1,0 +1,116 @@
+"""hopflow: discrete flow matching for text with as few token hops as possible.
+
+Public names are imported when they are first used, so that `import hopflow` and `hopflow --help` stay quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal to the table below
+    from . import exact as exact
+    from .bounds import coupled_bound as coupled_bound
+    from .bounds import coupled_number as coupled_number
+    from .bounds import kappa_bound as kappa_bound
+    from .bounds import literal_second_bound as literal_second_bound
+    from .bounds import nll_bound as nll_bound
+    from .costs import Cost as Cost
+    from .costs import Hamming as Hamming
+    from .costs import SquaredEmbedding as SquaredEmbedding
+    from .couplings import Coupling as Coupling
+    from .couplings import ExactOT as ExactOT
+    from .couplings import Independent as Independent
+    from .couplings import Pairs as Pairs
+    from .draws import Count as Count
+    from .draws import Draws as Draws
+    from .draws import Forced as Forced
+    from .estimate import Estimate as Estimate
+    from .flow import Flow as Flow
+    from .objectives import Bound as Bound
+    from .objectives import CrossEntropy as CrossEntropy
+    from .objectives import NoisyCrossEntropy as NoisyCrossEntropy
+    from .objectives import Objective as Objective
+    from .paths import ConvexPath as ConvexPath
+    from .paths import PathSample as PathSample
+    from .predictions import Carry as Carry
+    from .predictions import Evidence as Evidence
+    from .predictions import Plain as Plain
+    from .predictions import Prediction as Prediction
+    from .samplers import Euler as Euler
+    from .samplers import Generation as Generation
+    from .samplers import Sampler as Sampler
+    from .samplers import generate as generate
+    from .schedules import Cosine as Cosine
+    from .schedules import Linear as Linear
+    from .schedules import Polynomial as Polynomial
+    from .schedules import Positional as Positional
+    from .schedules import Schedule as Schedule
+    from .scores import Scores as Scores
+    from .sources import BagOfWords as BagOfWords
+    from .sources import Mask as Mask
+    from .sources import MultiMask as MultiMask
+    from .sources import Source as Source
+    from .sources import Uniform as Uniform
+    from .vocab import Vocab as Vocab
+
+_HOME = {
+    "Vocab": "vocab",
+    "Schedule": "schedules",
+    "Linear": "schedules",
+    "Polynomial": "schedules",
+    "Cosine": "schedules",
+    "Positional": "schedules",
+    "Source": "sources",
+    "Mask": "sources",
+    "MultiMask": "sources",
+    "Uniform": "sources",
+    "BagOfWords": "sources",
+    "ConvexPath": "paths",
+    "PathSample": "paths",
+    "Prediction": "predictions",
+    "Plain": "predictions",
+    "Carry": "predictions",
+    "Evidence": "predictions",
+    "Scores": "scores",
+    "Cost": "costs",
+    "Hamming": "costs",
+    "SquaredEmbedding": "costs",
+    "Coupling": "couplings",
+    "Pairs": "couplings",
+    "Independent": "couplings",
+    "ExactOT": "couplings",
+    "Objective": "objectives",
+    "CrossEntropy": "objectives",
+    "NoisyCrossEntropy": "objectives",
+    "Bound": "objectives",
+    "Flow": "flow",
+    "Sampler": "samplers",
+    "Euler": "samplers",
+    "Generation": "samplers",
+    "generate": "samplers",
+    "Estimate": "estimate",
+    "Draws": "draws",
+    "Count": "draws",
+    "Forced": "draws",
+    "nll_bound": "bounds",
+    "kappa_bound": "bounds",
+    "coupled_bound": "bounds",
+    "coupled_number": "bounds",
+    "literal_second_bound": "bounds",
+}
+_SUBMODULES = ("exact",)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f".{name}", __name__)
+    if name not in _HOME:
+        raise AttributeError(f"module 'hopflow' has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value  # the next use skips this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_SUBMODULES})

@@ -1,0 +1,206 @@
+"""The command line's contract: quick help, settings as key=value, short errors, exit codes."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hopflow import __version__, cli
+
+HOPFLOW = Path(sys.executable).with_name("hopflow")
+ROWS = [
+    SimpleNamespace(analysis="first", quantity="cross_entropy", paper=1.25, exact=1.2512345),
+    SimpleNamespace(analysis="first", quantity="law", paper=[0.5, 0.5], exact=[0.49, 0.51]),
+    SimpleNamespace(analysis="second", quantity="[bound]", paper=None, exact=2.0),
+]
+
+
+@pytest.fixture
+def analyses(monkeypatch):
+    """Stands in for the analyses, which are tested elsewhere; remembers the seed it was given."""
+    seen = SimpleNamespace(seed=None, error=None)
+
+    def run(seed, progress):
+        seen.seed = seed
+        progress("working")
+        if seen.error:
+            raise seen.error
+        return ROWS
+
+    fake = SimpleNamespace(run=run)
+    monkeypatch.setitem(sys.modules, "hopflow.evaluation", SimpleNamespace(tightness=fake))
+    monkeypatch.setitem(sys.modules, "hopflow.evaluation.tightness", fake)
+    return seen
+
+
+@pytest.fixture
+def hopflow(monkeypatch, capsys):
+    """Run a command in this process: its exit code, stdout and stderr."""
+
+    def command(*arguments: str) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=end.value.code, out=out, err=err)
+
+    return command
+
+
+def is_short(message: str) -> bool:
+    return message.startswith("hopflow: ") and len(message.splitlines()) <= 6 and "Traceback" not in message
+
+
+def imported_by(*arguments: str) -> str:
+    """Which of the heavy packages a command imports, as a list in text."""
+    probe = (
+        "import sys\nfrom hopflow.cli import main\ntry: main()\nfinally: print("
+        "[m for m in ('torch', 'scipy', 'numpy', 'pydantic') if m in sys.modules], file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", probe, *arguments], capture_output=True, text=True)
+    return run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_and_version_import_nothing_heavy(argument):
+    assert imported_by(argument) == "[]"
+
+
+@pytest.mark.parametrize("argument", ["--help", "sed=1"])
+def test_a_commands_help_and_its_typos_do_not_wait_for_torch(argument):
+    assert imported_by("oracle", argument) in (
+        "[]",
+        "['pydantic']",
+    )  # new typers read arguments with pydantic
+
+
+def test_help_takes_less_than_half_a_second():
+    def seconds() -> float:
+        start = time.perf_counter()
+        subprocess.run([HOPFLOW, "--help"], capture_output=True, check=True)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.5  # the best of five: other tests share the machine
+
+
+def test_the_installed_command_tells_its_version():
+    run = subprocess.run([HOPFLOW, "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout == f"hopflow {__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown(hopflow):
+    result = hopflow()
+    assert result.code == 0
+    assert "oracle" in result.out
+    assert "doctor" in result.out
+
+
+def test_oracle_prints_paper_and_exact_side_by_side(hopflow, analyses):
+    result = hopflow("oracle")
+    assert result.code == 0
+    assert analyses.seed == 0
+    assert result.err == "working\n"
+    lines = result.out.splitlines()
+    assert [line.split() for line in lines[:2]] == [["first"], ["quantity", "paper", "exact"]]
+    assert lines[2].split() == ["cross_entropy", "1.25", "1.2512"]
+    assert lines[3].split() == ["law", "0.5", "0.5", "0.49", "0.51"]
+    assert ["[bound]", "-", "2"] in [line.split() for line in lines]
+
+
+def test_oracle_passes_its_seed_on(hopflow, analyses):
+    assert hopflow("oracle", "seed=7").code == 0
+    assert analyses.seed == 7
+
+
+def test_oracle_writes_its_rows_as_json(hopflow, analyses, tmp_path):
+    file = tmp_path / "rows.json"
+    assert hopflow("oracle", "--json", str(file)).code == 0
+    assert json.loads(file.read_text())["rows"] == [vars(row) for row in ROWS]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["oracle", "sed=1"], "did you mean 'seed'?"),
+        (["oracle", "colour=red"], "known keys: seed"),
+        (["oracle", "seed"], "settings are written key=value"),
+        (["oracle", "seed=minus one"], "a whole number"),
+        (["oracle", "seed=-1"], "a whole number"),
+        (["oracle", "seed=" + "9" * 30], "a whole number"),
+        (["oracle", "seed="], "a whole number"),
+        (["oracle", "seed=1", "seed=2"], "given twice"),
+        (["oracle", "--seed", "1"], "settings are written key=value"),
+        (["oracle", "--json", "no/such/folder.json"], "its folder does not exist"),
+        (["oracle", "--json", "."], "a file is needed"),
+        (["orakel"], "'oracle'"),
+    ],
+)
+def test_a_users_mistake_is_one_short_message_and_exit_2(hopflow, analyses, arguments, words):
+    result = hopflow(*arguments)
+    assert result.code == 2
+    assert is_short(result.err)
+    assert words in result.err
+    assert analyses.seed is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ValueError("eta must not be negative"), 2, "eta must not be negative"),
+        (ValueError("\n".join("abcdefghij")), 2, "..."),
+        (OSError(28, "No space left on device", "rows.json"), 3, "rows.json: No space left on device"),
+        (FileNotFoundError(2, "No such file or directory", "text.txt"), 2, "text.txt: No such file"),
+        (MemoryError(), 3, "out of memory"),
+        (
+            ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),
+            3,
+            "pip install 'hopflow[report]'",
+        ),
+        (ImportError("libgomp.so.1: cannot open", name="torch"), 3, "hopflow doctor"),
+        (KeyboardInterrupt(), 4, "interrupted"),
+        (ModuleNotFoundError("No module named 'hopflow.x'", name="hopflow.x"), 1, "--debug"),
+        (ZeroDivisionError("division by zero"), 1, "--debug"),
+    ],
+)
+def test_every_failure_has_its_exit_code(hopflow, analyses, error, code, words):
+    analyses.error = error
+    result = hopflow("oracle")
+    message = result.err.removeprefix("working\n")
+    assert result.code == code
+    assert is_short(message)
+    assert words in message
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(hopflow, analyses):
+    analyses.error = ZeroDivisionError("division by zero")
+    result = hopflow("oracle", "--debug")
+    assert result.code == 1
+    assert "Traceback" in result.err
+    assert "the traceback is above" in result.err
+
+
+def test_a_number_that_is_not_finite_never_reaches_the_file(hopflow, analyses, tmp_path, monkeypatch):
+    monkeypatch.setattr(ROWS[2], "exact", float("nan"))
+    result = hopflow("oracle", "--json", str(tmp_path / "rows.json"))
+    assert result.code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_prints_and_stores_its_report(hopflow, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = hopflow("doctor", "--json", "report.json")
+    assert result.code == 0
+    assert "everything essential works" in result.out
+    assert json.loads((tmp_path / "report.json").read_text())["healthy"] is True
+
+
+def test_doctor_exits_3_when_something_essential_is_broken(hopflow, monkeypatch):
+    monkeypatch.setattr("hopflow.doctor.requirements", lambda: (["no_such_package"], {}))
+    result = hopflow("doctor")
+    assert result.code == 3
+    assert "no_such_package cannot be imported" in result.out

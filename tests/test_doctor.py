@@ -1,0 +1,83 @@
+import errno
+import io
+import json
+import os
+
+import pytest
+from rich.console import Console
+
+from hopflow import __version__, atomic, doctor
+
+
+@pytest.fixture
+def console():
+    return Console(file=io.StringIO(), width=200)
+
+
+def text_of(report, console):
+    doctor.show(report, console)
+    return console.file.getvalue()
+
+
+def test_the_report_names_versions_devices_disk_and_extras(tmp_path, console):
+    report = doctor.examine(tmp_path)
+    text = text_of(report, console)
+    assert report.healthy
+    assert "everything essential works" in text
+    for word in (
+        __version__,
+        "python",
+        "torch",
+        "scipy",
+        "cpu",
+        "cuda",
+        "mps",
+        "GiB free",
+        "fsync",
+        "[report]",
+    ):
+        assert word in text
+
+
+def test_the_report_survives_a_round_trip_through_json(tmp_path):
+    stored = json.loads(json.dumps(doctor.examine(tmp_path).as_json()))
+    assert stored["healthy"] is True
+    assert stored["packages"]["torch"].startswith("2.")
+    assert stored["extras"]["dev"]["missing"] == []
+
+
+def test_the_probe_leaves_nothing_behind(tmp_path):
+    doctor.examine(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_extra_comes_with_the_line_that_installs_it(tmp_path, monkeypatch, console):
+    monkeypatch.setattr(doctor, "requirements", lambda: (["torch"], {"report": ["no-such-package"]}))
+    report = doctor.examine(tmp_path)
+    assert report.healthy
+    assert "missing no-such-package: pip install 'hopflow[report]'" in text_of(report, console)
+
+
+def test_a_missing_core_package_is_a_problem(tmp_path, monkeypatch, console):
+    monkeypatch.setattr(doctor, "requirements", lambda: (["no_such_package"], {}))
+    report = doctor.examine(tmp_path)
+    assert not report.healthy
+    assert "problem: no_such_package cannot be imported" in text_of(report, console)
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(atomic, "write", refuse)
+    report = doctor.examine(tmp_path)
+    assert report.write_seconds is None
+    assert report.problems == ["cannot write, fsync and rename a file in this folder: Read-only file system"]
+
+
+def test_the_core_dependencies_are_exactly_the_promised_ones():
+    core, extras = doctor.requirements()
+    assert sorted(core) == [
+        "jaxtyping", "numpy", "pydantic", "safetensors", "scipy", "tokenizers", "torch", "typer",
+    ]  # fmt: skip
+    assert sorted(extras) == ["data", "dev", "eval", "ot", "report", "serve", "track"]
