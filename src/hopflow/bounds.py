@@ -1,0 +1,401 @@
+"""Bounds on the negative log-likelihood of sequences under a flow's samplers, estimated by Monte Carlo.
+
+Each bound speaks of one sampler: nll_bound(eta=η) of samples drawn with that η, and with N steps if steps=N;
+kappa_bound of samples drawn with η = 0. x0 is drawn independently of x1 whatever the training coupling was;
+coupled_bound is the exception.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .couplings import Coupling, Independent
+from .divergences import kernel_divergence, proposal_divergence, rate_divergence
+from .draws import Count, Draw, Draws, Forced, Point, continuous, stratified
+from .estimate import Estimate
+from .flow import Flow
+from .network import Network, resting
+from .paths import PathSample
+from .predictions import Evidence
+from .schedules import Positional, Schedule
+from .scores import Scores
+from .sources import Mask, Source
+from .velocities import Eta, eta_at, step_sizes
+
+BLOCK = 1 << 18
+"""Tokens whose random numbers are drawn at once; fixed, so that results do not depend on `batch`."""
+
+
+class Integral(ABC):
+    """What is integrated along the path: a clock, and the terms at a point of it."""
+
+    @abstractmethod
+    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
+        """The point of the clock that belongs to u in (0, 1]."""
+
+    @abstractmethod
+    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
+        """Nats of each position at this point, per unit of the clock."""
+
+
+@dataclass(frozen=True)
+class Rates(Integral):
+    """∫ dk of the rate divergence from k = 0 to 1 - end.  theory.md (B)"""
+
+    schedule: Schedule
+    eta: Eta
+    end: float = 0.0
+
+    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
+        point = continuous(self.schedule)(self.end + (1 - self.end) * u, position)
+        return replace(point, speed=point.speed / (1 - self.end))
+
+    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
+        return (1 - self.end) * point.speed * rate_divergence(scores, self.eta)
+
+
+@dataclass(frozen=True)
+class Steps(Integral):
+    """Σ_n of the kernel divergence over the steps of an N-step sampler.  theory.md (B_N)"""
+
+    schedule: Schedule
+    steps: int
+    eta: Eta
+
+    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
+        grid = torch.arange(self.steps + 1, dtype=u.dtype, device=u.device) / self.steps  # n/N, never accumulated
+        t = self.schedule.point(u, position)[0]
+        n = (torch.searchsorted(grid, t, right=True) - 1).clamp(0, self.steps - 1)
+        rest, after = self.schedule.rest(grid[n, None]), self.schedule.rest(grid[n + 1, None])
+        return Point(grid[n], rest, rest, rest - after)
+
+    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
+        eta = eta_at(self.eta, point.t)[:, None]
+        r, s = step_sizes(point.rest, point.speed, eta)
+        return kernel_divergence(scores, r, s, spread=self.eta != 0)
+
+
+@dataclass(frozen=True)
+class LastStep(Integral):
+    """One redraw of every position at 1 - k = rest: what a sampler does that stops there."""
+
+    schedule: Schedule
+    rest: float
+
+    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
+        t, rest, speed = self.schedule.point(torch.full_like(u, self.rest), position)
+        return Point(t, rest, rest, torch.ones_like(speed))
+
+    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
+        return -scores.log_p1
+
+
+@dataclass(frozen=True)
+class Proposal(Integral):
+    """∫ dk of the divergence from the proposal at κ = e^{-(1-k)}.  theory.md (B_κ)"""
+
+    schedule: Schedule
+
+    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
+        point = continuous(self.schedule)(u, position)
+        return replace(point, noise=-torch.expm1(-point.rest))
+
+    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
+        return point.speed * proposal_divergence(scores)
+
+
+@dataclass(frozen=True)
+class LiteralSecond(Integral):
+    """The terms of Alg. 3 [alg2] for the single mask, where the backward rate of Eq.
+
+    (18) [special_flow] is the right one.
+    """
+
+    schedule: Schedule
+
+    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
+        return continuous(self.schedule)(u, position)
+
+    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
+        rest, k = scores.sample.rest, 1 - scores.sample.rest
+        masked = ~scores.source.vocab.is_data(scores.sample.xt)
+        log_p1 = torch.where(masked, scores.log_p1, 0.0)
+        at_mask = (1 + torch.log(rest / k) - log_p1) / rest
+        at_data = scores.log_other.exp() / rest - 1 / k
+        return point.speed * torch.where(masked, at_mask, at_data)
+
+
+def nll_bound(
+    model: Network,
+    flow: Flow,
+    x1: Int[Tensor, "n L"],
+    *,
+    eta: Eta = 0.0,
+    steps: int | None = None,
+    end: float = 0.0,
+    draws: int = 16,
+    by: Draws | None = None,
+    unigram: Float[Tensor, " Vd"] | None = None,
+    seed: int = 0,
+    batch: int = 64,
+    characters: float | None = None,
+) -> Estimate:
+    """An upper bound on -log p_θ(x1), p_θ the law of samples drawn with this η: `b0`, `b1`; with steps=N `bn`.
+
+    theory.md (B) and (B_N). end=δ stops the continuous sampler at 1-k = δ, where it redraws every position once.
+    `unigram`, the token frequencies, is a control variate for b1. `draws` is the number of points per sequence,
+    `by` how they are drawn.
+    """
+    eta_at(eta, torch.zeros(1))
+    if not 0 <= end < 1:
+        raise ValueError(f"end is the 1-k at which the sampler stops, in [0, 1); got {end}")
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps counts the sampler's steps and must be at least 1; got {steps}")
+    if steps is None and end == 0 and not flow.prediction.settles(flow.source):
+        raise ValueError(
+            f"the continuous-time bound is infinite under {type(flow.prediction).__name__} with "
+            f"{type(flow.source).__name__}: near t = 1 such a network goes on redrawing. Pass steps=N for the bound "
+            f"of the N-step sampler, or end=1e-3 for one that stops there and redraws once; or use Evidence()."
+        )
+    if unigram is not None and (eta != 1 or steps is not None or end > 0):
+        raise ValueError(
+            "the unigram control variate has a known mean only for eta=1 in continuous time (no steps, no end)"
+        )
+    if steps is not None:
+        parts: list[tuple[Integral, Draws]] = [(Steps(flow.schedule, steps, eta), by or Forced())]
+    else:
+        countable = end == 0 and flow.prediction.stays(flow.source) and not isinstance(flow.schedule, Positional)
+        if isinstance(by, Count) and not countable:
+            raise ValueError(
+                "Count needs a disjoint source under Carry or Evidence, one schedule for all positions and end=0; "
+                "use Forced()"
+            )
+        parts = [(Rates(flow.schedule, eta, end), by or (Count() if countable else Forced()))]
+        if end > 0:
+            parts.append((LastStep(flow.schedule, end), Forced(noise=0.0)))
+    name = "bn" if steps is not None else "b_eta" if callable(eta) else f"b{eta:g}"
+    run = _Run(model, flow, draws, seed, batch, unigram)
+    return run.estimate(x1, parts, quantity=name, eta=eta, is_bound=True, characters=characters)
+
+
+def kappa_bound(
+    model: Network,
+    flow: Flow,
+    x1: Int[Tensor, "n L"],
+    *,
+    draws: int = 16,
+    seed: int = 0,
+    batch: int = 64,
+    characters: float | None = None,
+) -> Estimate:
+    """`bk`: a near-tight bound for the few-hops sampler (η = 0) of a full-support source.  theory.md (B_κ)"""
+    if not flow.source.full:
+        raise ValueError(
+            f"B_κ needs a source whose support is exactly the data tokens; {type(flow.source).__name__}'s is not. "
+            f"For a disjoint source nll_bound(eta=0) is tight already; for bag-of-words, smooth the frequencies."
+        )
+    if not flow.prediction.settles(flow.source):
+        raise ValueError(f"B_κ is infinite under {type(flow.prediction).__name__}; it needs prediction=Evidence().")
+    run = _Run(model, flow, draws, seed, batch)
+    parts: list[tuple[Integral, Draws]] = [(Proposal(flow.schedule), Forced())]
+    start = proposal_start(flow.source, x1).sum(1)
+    return run.estimate(x1, parts, start, quantity="bk", eta=0.0, is_bound=True, characters=characters)
+
+
+def proposal_start(source: Source, x1: Int[Tensor, "n L"]) -> Float[Tensor, "n L"]:
+    """KL(κ_0δ_x1 + (1-κ_0)p0 ‖ p0) at κ_0 = 1/e, position by position.  theory.md (B_κ)"""
+    p0, kappa = source.probs(x1, torch.float64 if x1.device.type != "mps" else torch.float32), math.exp(-1)
+    hit = kappa + (1 - kappa) * p0
+    return hit * torch.log(hit / p0) + (1 - p0) * (1 - kappa) * math.log(1 - kappa)
+
+
+def coupled_bound(
+    model: Network,
+    flow: Flow,
+    x1: Int[Tensor, "n L"],
+    coupling: Coupling,
+    *,
+    minibatch: int = 64,
+    draws: int = 16,
+    seed: int = 0,
+    batch: int = 64,
+    embedding: Float[Tensor, "V D"] | None = None,
+    characters: float | None = None,
+) -> Estimate:
+    """`coupled_info`: B_0 with x0 paired by a coupling, plus the information of the pairing, which makes it a bound.
+
+    theory.md §4
+    """
+    run = _Run(model, flow, draws, seed, batch)
+    return run.coupled(x1, coupling, minibatch, embedding, with_information=True, characters=characters)
+
+
+def coupled_number(
+    model: Network,
+    flow: Flow,
+    x1: Int[Tensor, "n L"],
+    coupling: Coupling,
+    *,
+    minibatch: int = 64,
+    draws: int = 16,
+    seed: int = 0,
+    batch: int = 64,
+    embedding: Float[Tensor, "V D"] | None = None,
+    characters: float | None = None,
+) -> Estimate:
+    """`coupled`: the paper's number for models trained with OT, Alg. 2 [alg1] on coupled pairs. It is *not* a bound."""
+    run = _Run(model, flow, draws, seed, batch)
+    return run.coupled(x1, coupling, minibatch, embedding, with_information=False, characters=characters)
+
+
+def literal_second_bound(
+    model: Network, flow: Flow, x1: Int[Tensor, "n L"], *, draws: int = 16, seed: int = 0, batch: int = 64
+) -> Estimate:
+    """The paper's second bound to the letter, Alg. 3 [alg2], for the single mask: there its mean is the first's."""
+    if not isinstance(flow.source, Mask):
+        raise ValueError(
+            f"the literal second bound needs a single-mask source (its backward rate assumes p0 = δ_m); "
+            f"got {type(flow.source).__name__}. Use nll_bound(eta=1), the bound B_1 it was meant to be."
+        )
+    if not flow.prediction.settles(flow.source):
+        raise ValueError(
+            f"the second bound is infinite under {type(flow.prediction).__name__}; use Carry() or Evidence()."
+        )
+    run = _Run(model, flow, draws, seed, batch)
+    parts: list[tuple[Integral, Draws]] = [(LiteralSecond(flow.schedule), Forced(noise=0.4, data=0.4))]
+    return run.estimate(x1, parts, quantity="literal_second", eta=0.0, is_bound=True)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One estimation: the network, and how many points are drawn from which seed."""
+
+    model: Network
+    flow: Flow
+    draws: int
+    seed: int
+    batch: int
+    unigram: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.draws < 2:
+            raise ValueError(f"an error needs at least draws=2 points per sequence; got {self.draws}")
+        if self.unigram is not None and not bool((self.unigram > 0).all()):
+            raise ValueError("the unigram control variate needs positive frequencies; add 1 to every count")
+
+    def estimate(
+        self, x1: Int[Tensor, "n L"], parts: list[tuple[Integral, Draws]], start: Tensor | float = 0.0, **what: object
+    ) -> Estimate:
+        """Sum the parts for every sequence, each from its own independent draws."""
+        self._check(x1)
+        replicates, strata = self._layout(len(x1))
+        generator = torch.Generator().manual_seed(self.seed)
+        rows = max(1, BLOCK // (replicates * strata * x1.shape[1]))
+        values = []
+        with resting(self.model):
+            for block in x1.split(rows):
+                many = block.repeat_interleave(replicates, 0)
+                x0 = self.flow.source.sample(len(many) * strata, x1.shape[1], generator=generator)
+                total = torch.zeros(len(many), dtype=torch.float64)
+                for integral, by in parts:
+                    total += self._integrate(integral, by, x0, many, strata, generator)
+                values.append(total.view(len(block), replicates))
+        if self.unigram is not None:  # the known mean of the control variate
+            start = start - self.unigram.log().to(x1.device)[x1].sum(1)
+        start = torch.as_tensor(start, dtype=torch.float64, device="cpu").reshape(-1, 1)
+        return self._of(torch.cat(values) + start, x1, replicates * strata * len(parts), **what)
+
+    def coupled(
+        self,
+        x1: Int[Tensor, "n L"],
+        coupling: Coupling,
+        minibatch: int,
+        embedding: Tensor | None,
+        with_information: bool,
+        **what: object,
+    ) -> Estimate:
+        """B_0 on coupled pairs.
+
+        The rows of a minibatch depend on each other, so a minibatch is the unit of the error.
+        """
+        self._check(x1)
+        if not self.flow.prediction.settles(self.flow.source):
+            raise ValueError(
+                f"the coupled bound is infinite under {type(self.flow.prediction).__name__}; use Evidence()."
+            )
+        if len(x1) % minibatch:
+            raise ValueError(
+                f"{len(x1)} sequences do not split into minibatches of {minibatch}, and a smaller one would be another "
+                f"coupling: pass x1[:{len(x1) // minibatch * minibatch}] or another minibatch."
+            )
+        by: Draws = Count() if self.flow.prediction.stays(self.flow.source) else Forced()
+        batches = x1.split(minibatch)
+        replicates, strata = self._layout(len(batches))
+        generator = torch.Generator().manual_seed(self.seed)
+        rates, values = Rates(self.flow.schedule, 0.0), []
+        with resting(self.model):
+            for rows in batches:
+                for _ in range(replicates):  # fresh source rows each time
+                    x0 = self.flow.source.sample(*rows.shape, generator=generator, device=x1.device)
+                    pairs = coupling.pair(x0, rows, generator, embedding=embedding)
+                    x0 = pairs.x0.repeat_interleave(strata, 0)
+                    nats = self._integrate(rates, by, x0, pairs.x1, strata, generator).mean()
+                    values.append(nats + with_information * pairs.information)
+        table = torch.stack(values).view(len(batches), replicates)
+        is_bound = with_information or isinstance(coupling, Independent)
+        name = "coupled_info" if with_information else "coupled"
+        what |= {"quantity": name, "eta": 0.0, "is_bound": is_bound, "coupling": type(coupling).__name__}
+        return self._of(table, x1, replicates * strata, **what)
+
+    def _integrate(
+        self,
+        integral: Integral,
+        by: Draws,
+        x0: Int[Tensor, "N L"],
+        x1: Int[Tensor, "rows L"],
+        strata: int,
+        generator: torch.Generator,
+    ) -> Float[Tensor, " rows"]:
+        """The integral for each row, averaged over its strata."""
+        u = stratified(len(x1), strata, generator).flatten()
+        draw = by.draw(integral.clock, u, x1.shape[1], generator)
+        many = x1.repeat_interleave(strata, 0)
+        values = [
+            self._values(integral, draw.rows(at), x0[at].to(x1.device), many[at])
+            for at in (slice(i, i + self.batch) for i in range(0, len(many), self.batch))
+        ]
+        return torch.cat(values).view(len(x1), strata).mean(1)
+
+    def _values(
+        self, integral: Integral, draw: Draw, x0: Int[Tensor, "N L"], x1: Int[Tensor, "N L"]
+    ) -> Float[Tensor, " N"]:
+        """The weighted integrand at each draw; one network call."""
+        xt = torch.where(draw.noisy.to(x1.device), x0, x1)
+        t = draw.point.t.float().to(x1.device)
+        logits = self.model(xt, t)
+        point = draw.point.to(x1.device, torch.promote_types(logits.dtype, torch.float32))
+        sample = PathSample(x0, x1, xt, t, point.rest, point.speed)
+        nats = integral.terms(self.flow.scores(logits, sample), point)
+        if self.unigram is not None:  # the network that knows the frequencies only, on the same xt
+            law = self.unigram.log().to(point.rest)
+            nothing = torch.zeros(*xt.shape, 1, device=xt.device)
+            control = Scores.from_head(nothing, lambda f: law.expand(len(f), -1), sample, Evidence(), self.flow.source)
+            nats = nats - integral.terms(control, point)
+        return nats.sum(1).double().cpu() * draw.weight
+
+    def _layout(self, units: int) -> tuple[int, int]:
+        """Replicates and strata: an error under stratified times needs replicates, in all at least 16."""
+        replicates = max(2, math.ceil(16 / units))
+        return replicates, max(1, self.draws // replicates)
+
+    def _check(self, x1: Int[Tensor, "n L"]) -> None:
+        if x1.numel() == 0:
+            raise ValueError(f"there is nothing to evaluate: x1 is {tuple(x1.shape)}")
+        self.flow.vocab.check_data(x1)
+
+    def _of(self, table: Float[Tensor, "units R"], x1: Int[Tensor, "n L"], calls: int, **what: object) -> Estimate:
+        return Estimate.of(table, length=x1.shape[1], calls=calls, **what)

@@ -1,0 +1,133 @@
+"""How far a network's velocity or step is from the one that leads to x1: the integrands of the bounds, per position.
+
+Two routes give the same numbers. Where the conditional velocity has one target, at η = 0 or with a disjoint source, log
+P(x1), P(xt) and 1 - P(xt) say it all. Otherwise the corrector spreads over the whole vocabulary and whole rows are
+needed.
+"""
+
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .predictions import Prediction
+from .scores import Scores
+from .sources import Source
+from .velocities import Eta, divergence, eta_at, still_noise
+
+
+def rate_divergence(scores: Scores, eta: Eta) -> Float[Tensor, "B L"]:
+    """Σ_{x≠xt} [c log(c/v) - c + v] with c = v_η[δ_x1], v = v_η[P], per unit of k.  theory.md (B)"""
+    rest = scores.sample.rest
+    k = 1 - rest
+    b = eta_at(eta, scores.sample.t)[:, None] / torch.where(k > 0, k, 1.0)
+    return _leaving(scores, 1 / rest, b, spread=eta != 0)
+
+
+def kernel_divergence(
+    scores: Scores, r: Float[Tensor, "B #L"], s: Float[Tensor, "B #L"], spread: bool
+) -> Float[Tensor, "B L"]:
+    """KL(K[δ_x1](·|xt) ‖ K[P](·|xt)), the diagonal included.  theory.md (B_N); `spread`: s is not 0 throughout"""
+    sample, source = scores.sample, scores.source
+    p0_xt = source.probs(sample.xt, sample.rest.dtype)
+    rho, one_minus_rho = still_noise(1 - sample.rest, sample.rest, p0_xt)
+    arrived = sample.xt == sample.x1
+    other, pt = scores.log_other.exp(), scores.log_pt.exp()
+    elsewhere = s * (1 - p0_xt)
+    c = torch.where(arrived, elsewhere * one_minus_rho, r + elsewhere)  # what K[δ_x1] moves away
+    v = r * other + elsewhere * (one_minus_rho + rho * other)
+    difference = torch.where(arrived, (r + elsewhere * rho) * other, -(r + elsewhere * rho) * pt)
+    return _leaving(scores, r, s, spread) + divergence(1 - c, 1 - v, -difference)
+
+
+def proposal_divergence(scores: Scores) -> Float[Tensor, "B L"]:
+    """Σ_{x≠xt} [c log(c/v) - c + v] with the proposal's c at κ = e^{-(1-k)} and v = v_0[P], per unit of k.
+
+    theory.md (B_κ)
+    """
+    rows = partial(_proposal_rows, source=scores.source, prediction=scores.prediction)
+    sample = scores.sample
+    return scores.over_rows(rows, sample.xt, sample.x1, sample.rest.expand(sample.xt.shape))
+
+
+def _leaving(scores: Scores, a: Float[Tensor, "B #L"], b: Float[Tensor, "B #L"], spread: bool) -> Float[Tensor, "B L"]:
+    """The divergence off xt between a·δ_x1 + b·p0·(1-ρδ_x1(xt)) and a·P + b·p0·(1-ρP(xt)).
+
+    (a, b) = (1/(1-k), η/k) gives the rates of (F), (r, s) the moves of (F_N).
+    """
+    sample, source = scores.sample, scores.source
+    if spread and not source.disjoint:
+        rows = partial(_leaving_rows, source=source, prediction=scores.prediction)
+        columns = [c.expand(sample.xt.shape) for c in (sample.rest, a, b)]
+        return scores.over_rows(rows, sample.xt, sample.x1, *columns)
+    arrived = sample.xt == sample.x1
+    # xt = x1: c = 0, and v sums to a·(1-P(xt)) over data tokens, to b·(1-P(xt)) over a disjoint source's masks
+    leaves = (a + b if source.disjoint else a) * scores.log_other.exp()
+    # xt ≠ x1: a·(-log P(x1) - 1) + a·(1-P(xt)); the corrector's terms are equal in c and v
+    misses = a * (-torch.where(arrived, 0.0, scores.log_p1) - scores.log_pt.exp())
+    return torch.where(arrived, leaves, misses)
+
+
+def _leaving_rows(
+    logits: Float[Tensor, "n Vd"],
+    xt: Int[Tensor, " n"],
+    x1: Int[Tensor, " n"],
+    rest: Float[Tensor, " n"],
+    a: Float[Tensor, " n"],
+    b: Float[Tensor, " n"],
+    source: Source,
+    prediction: Prediction,
+) -> Float[Tensor, " n"]:
+    p, at_xt, at_x1 = _rows(logits, xt, x1, rest, source, prediction)
+    p0 = source.probs_on(logits.device, p.dtype)
+    rho, one_minus_rho = still_noise(1 - rest, rest, p0[xt])
+    other = torch.where(at_xt, 0.0, p).sum(1)  # 1 - P(xt)
+    pt = torch.where(at_xt, p, 0.0).sum(1)
+    arrived = xt == x1
+    c_noise = b * torch.where(arrived, one_minus_rho, 1.0)  # b·(1 - ρδ_x1(xt))
+    v_noise = b * (one_minus_rho + rho * other)  # b·(1 - ρP(xt))
+    d_noise = b * rho * torch.where(arrived, other, -pt)
+
+    def terms(p0: Tensor, hit: Tensor | float, p: Tensor | float) -> Tensor:
+        c = a[:, None] * hit + c_noise[:, None] * p0
+        v = a[:, None] * p + v_noise[:, None] * p0
+        return divergence(c, v, a[:, None] * (p - hit) + d_noise[:, None] * p0)
+
+    data = torch.where(at_xt, 0.0, terms(p0[: source.vocab.data], at_x1.to(p.dtype), p)).sum(1)
+    # all masks but xt share one ratio c/v, so their sum is one term
+    masks = p0[source.vocab.data :].sum() - torch.where(source.vocab.is_data(xt), 0.0, p0[xt])
+    return data + terms(masks[:, None], 0.0, 0.0)[:, 0]
+
+
+def _proposal_rows(
+    logits: Float[Tensor, "n Vd"],
+    xt: Int[Tensor, " n"],
+    x1: Int[Tensor, " n"],
+    rest: Float[Tensor, " n"],
+    source: Source,
+    prediction: Prediction,
+) -> Float[Tensor, " n"]:
+    p, at_xt, at_x1 = _rows(logits, xt, x1, rest, source, prediction)
+    p0 = source.probs_on(logits.device, p.dtype)
+    rest_kappa = -torch.expm1(-rest)  # 1 - κ
+    _, one_minus_rho = still_noise(torch.exp(-rest), rest_kappa, p0[xt])
+    noise = torch.where(xt == x1, one_minus_rho, 1.0)
+    odds = torch.exp(-rest) / rest_kappa  # κ/(1-κ)
+    c = odds[:, None] * at_x1 + noise[:, None] * p0[: source.vocab.data]
+    v = p / rest[:, None]
+    return torch.where(at_xt, 0.0, divergence(c, v, v - c)).sum(1)
+
+
+def _rows(
+    logits: Float[Tensor, "n Vd"],
+    xt: Int[Tensor, " n"],
+    x1: Int[Tensor, " n"],
+    rest: Float[Tensor, " n"],
+    source: Source,
+    prediction: Prediction,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """P over data tokens, and where its columns are xt and x1."""
+    p = prediction.log_probs(logits, xt, rest, source).exp()
+    column = torch.arange(logits.shape[1], device=logits.device)
+    return p, column == xt[:, None], column == x1[:, None]

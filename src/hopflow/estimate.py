@@ -1,0 +1,96 @@
+"""A number with its error."""
+
+import math
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from .velocities import Eta
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Nats per sequence, from n independent sequences (or minibatches), and what they may be compared to.
+
+    `stderr` is the error as an estimate for the population the sequences come from; its parts are `draw_stderr`,
+    which more draws lower and which is the error for this very set of sequences, and `sequence_stderr`, which only
+    more data lowers.
+    """
+
+    quantity: str
+    nats: float
+    stderr: float
+    draw_stderr: float
+    n: int
+    length: int
+    """Tokens of a sequence."""
+    eta: Eta
+    """The corrector of the sampler this number speaks of."""
+    is_bound: bool
+    calls: int
+    """Network calls per sequence."""
+    coupling: str = "Independent"
+    dtype: str = "float32"
+    freedom: int = 0
+    """Degrees of freedom of `stderr`."""
+    characters: float | None = None
+    """Characters of a sequence, on average."""
+
+    @classmethod
+    def of(cls, draws: Float[Tensor, "n R"], **what: object) -> "Estimate":
+        """From R replicates for each of n independent sequences, averaged per sequence first: they share x1."""
+        n, replicates = draws.shape
+        draws = draws.double()
+        if replicates < 2:
+            raise ValueError("an error needs at least 2 independent replicates per sequence; got 1")
+        draw_variance = float(draws.var(1).mean()) / (replicates * n)
+        if n > 1:
+            variance, freedom = float(draws.mean(1).var()) / n, n - 1
+        else:  # one sequence: nothing is known of the others
+            variance, freedom = draw_variance, replicates - 1
+        return cls(
+            nats=float(draws.mean()),
+            stderr=math.sqrt(variance),
+            draw_stderr=math.sqrt(draw_variance),
+            n=n,
+            freedom=freedom,
+            **what,  # type: ignore[arg-type]
+        )
+
+    @property
+    def sequence_stderr(self) -> float:
+        """What is left of the error with endless draws."""
+        return math.sqrt(max(0.0, self.stderr**2 - self.draw_stderr**2))
+
+    @property
+    def ppl(self) -> float:
+        """Perplexity per token."""
+        return math.exp(self.nats / self.length)
+
+    @property
+    def ppl_stderr(self) -> float:
+        return self.ppl * self.stderr / self.length
+
+    @property
+    def bits_per_char(self) -> float:
+        if self.characters is None:
+            raise ValueError(
+                "bits per character need the text's length: nll_bound(…, characters=mean characters of a sequence)"
+            )
+        return self.nats / math.log(2) / self.characters
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """A confidence interval for the nats, by Student's t."""
+        from scipy.stats import t  # half a second to import, and rarely needed
+
+        half = float(t.ppf((1 + level) / 2, self.freedom)) * self.stderr
+        return self.nats - half, self.nats + half
+
+    def __str__(self) -> str:
+        eta = "η(t)" if callable(self.eta) else f"{self.eta:g}"
+        return (
+            f"{self.quantity}: ppl {self.ppl:.4g} ± {self.ppl_stderr:.2g} "
+            f"({self.nats:.5g} ± {self.stderr:.2g} nats per sequence of {self.length}), "
+            f"n={self.n}, eta={eta}, {'a bound' if self.is_bound else 'not a bound'}"
+        )

@@ -1,0 +1,1 @@
+"""Evaluation: numbers with their errors, and what the paper says of them."""

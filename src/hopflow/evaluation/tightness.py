@@ -1,0 +1,169 @@
+"""How tight the bounds are: the paper's three analyses, App. C.5 [C4], with the oracle in place of simulation."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .. import exact
+from ..flow import Flow
+from ..models.mlp import MLP
+from ..objectives import Bound, CrossEntropy
+from ..predictions import Carry
+from ..sources import Mask, Uniform
+from ..vocab import Vocab
+
+A, B, M = 0, 1, 2
+DATA = (0.15, 0.5, 0.05, 0.3)  # AA, AB, BA, BB
+
+BIGRAM = {  # (V, L): data entropy, cross-entropy and bound as printed in Table 13 [tab:bound_tightness]
+    (2, 2): (0.471, 0.472, 0.474),
+    (4, 4): (2.204, 2.287, 2.302),
+    (5, 5): (3.208, 3.432, 3.503),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison."""
+
+    analysis: str
+    quantity: str
+    paper: float | list[float] | None
+    exact: float | list[float]
+
+
+def run(seed: int = 0, progress: Callable[[str], None] = lambda line: None) -> list[Row]:
+    """All three analyses."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the tensors are tiny: threads would only wait for each other
+    try:
+        progress("first analysis: a hand-made imperfect flow")
+        rows = first()
+        progress("second analysis: a flow that ignores its state")
+        rows += second()
+        for (v, length), paper in BIGRAM.items():
+            progress(f"third analysis: training a bottlenecked network, V={v}, L={length}")
+            rows += third(v, length, paper, seed)
+    finally:
+        torch.set_num_threads(threads)
+    return rows
+
+
+def first() -> list[Row]:
+    """Two tokens and a mask, L = 2, and an imperfect network given by hand."""
+    space = exact.Space(Vocab(2, 1), 2)
+    network = exact.Table.of(
+        space,
+        [
+            ((M, M), 0, (0.9, 0.1)),
+            ((M, M), 1, (0.1, 0.9)),
+            ((A, M), 1, (0.2, 0.8)),
+            ((B, M), 1, (0.3, 0.7)),
+            ((M, A), 0, (0.8, 0.2)),
+            ((M, B), 0, (0.5, 0.5)),
+        ],
+    )
+    oracle = _masked(space, network)
+    bound = exact.bound(oracle)
+    return [
+        Row("first", "law", [0.12953, 0.58568, 0.02529, 0.2595], oracle.law().tolist()),
+        Row("first", "cross_entropy", 1.1626, oracle.cross_entropy()),
+        Row("first", "bound", 1.2998, oracle.mean(bound)),
+        Row("first", "mean_nll", 1.90, float(oracle.nll().mean())),
+        Row("first", "mean_bound", 2.02, float(bound.mean())),
+    ]
+
+
+def second(a: float = 0.7, b: float = 0.4) -> list[Row]:
+    """A network that ignores its state: the paper's closed form for both numbers, at one choice of a and b."""
+    space = exact.Space(Vocab(2, 1), 2)
+    law = torch.tensor([[a, 1 - a], [b, 1 - b]], dtype=torch.float64)
+    oracle = _masked(space, exact.Table(space, law.expand(len(space.states), -1, -1)))
+    closed = -sum(
+        q * math.log(float(law[0, x] * law[1, y])) for q, (x, y) in zip(DATA, space.data.tolist(), strict=True)
+    )
+    return [
+        Row("second", "cross_entropy", closed, oracle.cross_entropy()),
+        Row("second", "bound", closed, oracle.mean(exact.bound(oracle))),
+    ]
+
+
+def third(v: int, length: int, paper: tuple[float, float, float], seed: int, steps: int = 2000) -> list[Row]:
+    """A network with three hidden units, trained on bigram data.
+
+    Masks as in the paper, and a uniform source beside it.
+    """
+    q = bigram(v, length, paper[0], seed)
+    masked = Flow(Mask(Vocab(v, 1)), prediction=Carry(), objective=Bound(0.0))
+    oracle = exact.Oracle(masked, q, length, train(masked, q, length, seed, steps))
+    cross, bound = oracle.cross_entropy(), oracle.mean(exact.bound(oracle))
+    name = f"V{v}L{length}"
+    rows = [
+        Row("third", f"{name} data_entropy", paper[0], oracle.entropy),
+        Row("third", f"{name} cross_entropy eta=0", paper[1], cross),
+        Row("third", f"{name} cross_entropy eta=1", None, oracle.cross_entropy(eta=1.0)),
+        Row("third", f"{name} bound", paper[2], bound),
+        Row("third", f"{name} relative_gap", paper[2] / paper[1] - 1, bound / cross - 1),
+    ]
+    uniform = Flow(Uniform(Vocab(v)), objective=CrossEntropy())
+    oracle = exact.Oracle(uniform, q, length, train(uniform, q, length, seed, steps))
+    return [
+        *rows,
+        Row("third", f"{name} uniform cross_entropy eta=0", None, oracle.cross_entropy()),
+        Row("third", f"{name} uniform cross_entropy eta=1", None, oracle.cross_entropy(eta=1.0)),
+        Row("third", f"{name} uniform b0", None, oracle.mean(exact.bound(oracle))),
+        Row("third", f"{name} uniform bk", None, oracle.mean(exact.kappa_bound(oracle))),
+        Row("third", f"{name} uniform b1", None, oracle.mean(exact.bound(oracle, eta=1.0))),
+    ]
+
+
+def bigram(v: int, length: int, entropy: float, seed: int) -> Float[Tensor, " D"]:
+    """The law of a seeded bigram source, sharpened until its entropy is as asked.
+
+    The paper's own source is not given.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randn(v, generator=generator, dtype=torch.float64)
+    then = torch.randn(v, v, generator=generator, dtype=torch.float64)
+    x = exact.Space(Vocab(v), length).data
+
+    def law(sharpness: float) -> Tensor:
+        start, step = (sharpness * first).log_softmax(0), (sharpness * then).log_softmax(1)
+        return (start[x[:, 0]] + step[x[:, :-1], x[:, 1:]].sum(1)).exp()
+
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(torch.special.entr(law(middle)).sum()) > entropy else (low, middle)
+    return law(low)
+
+
+def train(flow: Flow, q: Float[Tensor, " D"], length: int, seed: int, steps: int, batch: int = 512) -> MLP:
+    """The bottlenecked network, trained on samples of the flow's own objective."""
+    generator = torch.Generator().manual_seed(seed)
+    data = exact.Space(Vocab(flow.vocab.data), length).data
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = MLP(flow.vocab, length, hidden=3)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    strata = torch.arange(batch) / batch
+    for _ in range(steps):
+        x1 = data[torch.multinomial(q, batch, replacement=True, generator=generator)]
+        x0 = flow.source.sample(batch, length, generator=generator)
+        t = strata + torch.rand(batch, generator=generator) / batch
+        sample = flow.path.sample(x0, x1, t.clamp(max=1 - 1e-6), generator)
+        optimizer.zero_grad()
+        flow.loss(network(sample.xt, sample.t), sample).mean().backward()
+        optimizer.step()
+        decay.step()
+    return network.double()
+
+
+def _masked(space: exact.Space, network: exact.Table) -> exact.Oracle:
+    flow = Flow(Mask(space.vocab), prediction=Carry())
+    return exact.Oracle(flow, torch.tensor(DATA, dtype=torch.float64), space.length, network)

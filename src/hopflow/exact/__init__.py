@@ -1,0 +1,28 @@
+"""The oracle: flows on spaces small enough to enumerate, the ground truth of every theorem, bound and sampler."""
+
+from .bounds import bound, coupled, kappa_bound, precise_nll
+from .dynamics import PathKL, Velocity, kl_bound
+from .oracle import Moment, Oracle
+from .perfect import Perfect
+from .space import Joint, Space, Table
+from .transport import chosen_rows, dynamic_cost, kantorovich_cost, mutual_information
+
+__all__ = [
+    "Joint",
+    "Moment",
+    "Oracle",
+    "PathKL",
+    "Perfect",
+    "Space",
+    "Table",
+    "Velocity",
+    "bound",
+    "chosen_rows",
+    "coupled",
+    "dynamic_cost",
+    "kantorovich_cost",
+    "kappa_bound",
+    "kl_bound",
+    "mutual_information",
+    "precise_nll",
+]

@@ -1,0 +1,162 @@
+"""Exact bounds, per data sequence, by quadrature over time and enumeration of everything else."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..velocities import Eta, eta_at
+from .oracle import CHUNK, EDGE, Moment, Oracle, along
+
+
+def bound(oracle: Oracle, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0) -> Float[Tensor, " D"]:
+    """B_η(x1), B_N(x1) with steps=N.
+
+    With end=δ that of the sampler which stops there and redraws once; inf if it diverges.
+    """
+    if steps is not None:
+        return _steps_bound(oracle, eta, steps)
+    total = torch.zeros(len(oracle.space.data), dtype=torch.float64)
+    per_tau = total
+    for moment, weight in nodes(oracle, end):
+        p = oracle.probs(moment)
+        terms = _per_target(oracle, lambda q: oracle.velocities(moment, eta, q), p)  # noqa: B023
+        per_tau = moment.per_tau[:, None] * _mean_given_x1(oracle, moment.rest, terms)
+        total = total + (weight[:, None] * per_tau).sum(0)
+    if end == 0:  # a finite integral has nothing left at the edge
+        return torch.where(per_tau[-1] > 1e-6, math.inf, total)
+    last = oracle.moment(torch.tensor([math.log((1 - end) / end)], dtype=torch.float64))
+    return total + _mean_given_x1(oracle, last.rest, -oracle.probs(last)[..., : oracle.flow.vocab.data].log())[0]
+
+
+def kappa_bound(oracle: Oracle) -> Float[Tensor, " D"]:
+    """B_κ(x1) for η = 0 and a full-support source.  theory.md (B_κ)"""
+    flow, space = oracle.flow, oracle.space
+    if not flow.source.full:
+        raise ValueError(
+            "B_κ needs a source whose support is exactly the data tokens; a disjoint source's B_0 is tight already"
+        )
+    p0, eye = oracle.p0, torch.eye(flow.vocab.size, dtype=torch.float64)
+    k0 = math.exp(-1)
+    mix = k0 * eye[: flow.vocab.data] + (1 - k0) * p0  # (Vd, V), a row per x1^i
+    total = torch.where(mix > 0, mix * (mix / p0).log(), 0.0).sum(1)[space.data].sum(1)
+    xt = space.states
+    for moment, weight in nodes(oracle, 0.0):
+        v = oracle.velocities(moment, 0.0)
+        kappa = torch.exp(-moment.rest)[:, None]  # (K, 1, #L)
+        noise = -torch.expm1(-moment.rest)[:, None]
+        rho = kappa / (kappa + noise * p0[xt])
+        terms = []
+        for y in range(flow.vocab.data):
+            c = (kappa / noise)[..., None] * eye[y] + p0 * (1 - rho * (xt == y))[..., None]
+            c = (moment.speed[:, None, :, None] * c).scatter(-1, xt.expand(len(kappa), -1, -1)[..., None], 0.0)
+            terms.append(_divergence(c, v).sum(-1))
+        mean = _mean_given_x1(oracle, -torch.expm1(-moment.rest), torch.stack(terms, -1))
+        total = total + (weight[:, None] * moment.per_tau[:, None] * mean).sum(0)
+    return total
+
+
+def coupled(oracle: Oracle) -> float:
+    """The paper's number under the oracle's coupling, Eq.
+
+    (15) [first_B] as printed: no bound unless pairs are independent.
+    """
+    total = 0.0
+    for moment, weight in nodes(oracle, 0.0):
+        p = oracle.probs(moment)
+        terms = _per_target(oracle, lambda q: oracle.velocities(moment, 0.0, q), p)  # noqa: B023
+        mass = oracle.joint_with_x1(moment)
+        mean = torch.where(mass > 0, mass * terms, 0.0).sum((1, 2, 3))
+        total += float((weight * moment.per_tau * mean).sum())
+    return total
+
+
+def precise_nll(oracle: Oracle) -> Float[Tensor, " D"]:
+    """-log p_θ(x1) at η = 0 as B_0 less what it drops, the divergence of the reversed velocities given x1.
+
+    Theorem A.2 [precise-perplexity-theorem], Eq. (66) [full_kl]; conditioned on x1 alone, which the printed formula
+    is not.
+    """
+    space, exact = oracle.space, bound(oracle)
+    eye = torch.eye(oracle.flow.vocab.size, dtype=torch.float64)
+    taus, weights = _gauss(-EDGE, EDGE)
+    model_laws = oracle.path_law(0.0, taus)
+    for tau, weight, p in zip(taus, weights, model_laws.clamp(min=1e-40), strict=True):
+        moment = oracle.moment(tau[None])
+        rates = moment.per_tau * oracle.velocities(moment, 0.0)[0]
+        spread = oracle.spread(moment.rest)
+        for d, x1 in enumerate(space.data):
+            law = torch.stack([spread[i][0][space.states[:, i], x1[i]] for i in range(oracle.length)]).prod(0)
+            w = moment.per_tau * oracle.velocities(moment, 0.0, eye[x1].expand(1, len(space.states), -1, -1))[0]
+            forth = law[:, None, None] * w
+            ratio = torch.where(law > 0, law / p, 0.0)  # the model's law covers that given x1
+            back = ratio[space.neighbours] * p[:, None, None] * rates
+            exact[d] -= weight * _divergence(forth, back).sum()
+    return exact
+
+
+def nodes(oracle: Oracle, end: float) -> Iterator[tuple[Moment, Float[Tensor, " K"]]]:
+    """Points of time and their weights in τ, as many at once as memory allows."""
+    taus, weights = _gauss(-EDGE, EDGE if end == 0 else math.log((1 - end) / end))
+    size = len(oracle.space.states) * oracle.length * oracle.flow.vocab.size
+    step = max(1, CHUNK // size)
+    for tau, weight in zip(taus.split(step), weights.split(step), strict=True):
+        yield oracle.moment(tau), weight
+
+
+def _gauss(a: float, b: float, width: float = 2.0, order: int = 8) -> tuple[Tensor, Tensor]:
+    """Composite Gauss–Legendre: with poles no nearer than π to the real axis each panel is good to 1e-12."""
+    x, w = (torch.from_numpy(value) for value in np.polynomial.legendre.leggauss(order))
+    panels = math.ceil((b - a) / width)
+    half = (b - a) / panels / 2
+    middle = a + half * (2 * torch.arange(panels, dtype=torch.float64) + 1)
+    return (middle[:, None] + half * x).flatten(), (half * w).repeat(panels)
+
+
+def _steps_bound(oracle: Oracle, eta: Eta, steps: int) -> Float[Tensor, " D"]:
+    t = torch.arange(steps + 1, dtype=torch.float64) / steps
+    rest = oracle.flow.schedule.rest(t[:, None])
+    total = torch.zeros(len(oracle.space.data), dtype=torch.float64)
+    for n in range(steps):
+        moment = oracle.at(float(t[n]))
+        gain, strength = moment.rest - rest[n + 1 : n + 2], eta_at(eta, moment.t)[:, None]
+        p = oracle.probs(moment)
+        terms = _per_target(oracle, lambda q: oracle.kernels(q, moment, gain, strength), p)  # noqa: B023
+        total = total + _mean_given_x1(oracle, moment.rest, terms)[0]
+    return total
+
+
+def _per_target(
+    oracle: Oracle, rates: Callable[[Tensor], Tensor], p: Float[Tensor, "K S L V"]
+) -> Float[Tensor, "K S L Vd"]:
+    """Σ_x [c log(c/v) - c + v] at every state and position, for each token that x1^i may be.
+
+    V = rates(P), c = rates(δ).
+    """
+    v, eye = rates(p), torch.eye(oracle.flow.vocab.size, dtype=torch.float64)
+    return torch.stack([_divergence(rates(eye[y].expand_as(p)), v).sum(-1) for y in range(oracle.flow.vocab.data)], -1)
+
+
+def _divergence(c: Tensor, v: Tensor) -> Tensor:
+    return torch.where(c > 0, c * (c / v).log(), 0.0) - c + v
+
+
+def _mean_given_x1(
+    oracle: Oracle, noise: Float[Tensor, "K #L"], terms: Float[Tensor, "K S L Vd"]
+) -> Float[Tensor, "K D"]:
+    """E[Σ_i terms^i(xt, x1^i)] over xt given x1, for every x1; positions are independent, so sum them one by one."""
+    spread, length, vocab = oracle.spread(noise), oracle.length, oracle.flow.vocab
+    k = len(terms)
+    total = torch.zeros(k, *oracle.space.data_shape, dtype=torch.float64)
+    for i in range(length):
+        part = terms[:, :, i].view(k, *oracle.space.shape, vocab.data).movedim(i + 1, -2)  # (K, …, xt^i, x1^i)
+        own = spread[i].view(k, *([1] * (length - 1)), vocab.size, vocab.data)
+        part = torch.where(own > 0, own * part, 0.0).sum(-2).movedim(-1, i + 1)
+        for j in range(length):
+            if j != i:
+                part = along(part, spread[j].transpose(1, 2), j)
+        total = total + part
+    return total.flatten(1)

@@ -1,0 +1,105 @@
+"""The forward Kolmogorov equation of a sampler on all states: laws along τ, and the jumps made on the way.
+
+Small spaces are integrated by Gauss collocation on panels, all rates evaluated at once; large ones by an adaptive
+Runge–Kutta method that never builds a matrix over the states.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.integrate import solve_ivp
+from torch import Tensor
+
+from .space import Space
+
+Rates = Callable[[Float[Tensor, " K"]], Float[Tensor, "K S L V"]]
+"""τ -> the rate at which each position of each state moves to each token, per unit of τ; 0 at the token it holds."""
+
+SMALL = 40
+"""States up to which a matrix over them is the faster way."""
+PANEL, STAGES = 0.5, 8
+
+
+def flux(space: Space, p: Float[Tensor, " S"], rates: Float[Tensor, "S L V"]) -> tuple[Tensor, Tensor]:
+    """What flows into each state and what flows out of it."""
+    moving = p[:, None, None] * rates
+    into, v = torch.zeros_like(p), space.vocab.size
+    for i in range(space.length):
+        before, after = v**i, v ** (space.length - 1 - i)
+        into += moving[:, i].view(before, v, after, v).sum(1).transpose(1, 2).reshape(-1)
+    return into, moving.sum((1, 2))
+
+
+def terminal(
+    space: Space, rates: Rates, start: Float[Tensor, " S"], a: float, b: float
+) -> tuple[Float[Tensor, " S"], float]:
+    """The law at τ = b of what starts at τ = a, and its expected number of jumps."""
+    if len(space.states) > SMALL:
+        found = _adaptive(space, rates, start, a, b, None, 1e-13)
+        return found[-1, :-1], float(found[-1, -1])
+    panels = int(np.ceil((b - a) / PANEL))
+    edges = torch.linspace(a, b, panels + 1, dtype=torch.float64)
+    c, weights, inner = _gauss_stages()
+    step = (b - a) / panels
+    y = torch.cat([start, start.new_zeros(1)])
+    size = len(y)
+    for part in (edges[:-1, None] + step * c).split(max(1, (1 << 23) // (STAGES * size) ** 2)):
+        generators = _generators(space, rates(part.flatten())).view(len(part), STAGES, size, size)
+        # Y_j = y + h Σ_l inner[j, l] A_l Y_l, solved for every unit vector y at once
+        blocks = -step * inner[:, :, None, None] * generators[:, None]  # (n, j, l, S, S)
+        system = blocks.transpose(2, 3).reshape(len(part), STAGES * size, STAGES * size)
+        system = system + torch.eye(STAGES * size, dtype=torch.float64)
+        unit = torch.eye(size, dtype=torch.float64).repeat(STAGES, 1).expand(len(part), -1, -1)
+        stages = torch.linalg.solve(system, unit).view(len(part), STAGES, size, size)
+        advance = step * torch.einsum("l,nlij,nljk->nik", weights, generators, stages)
+        for matrix in advance:
+            y = y + matrix @ y
+    return y[:-1], float(y[-1])
+
+
+def along(
+    space: Space, rates: Rates, start: Float[Tensor, " S"], taus: Float[Tensor, " K"], a: float, b: float
+) -> Float[Tensor, "K S"]:
+    """The law at each of these τ, accurate for rare states too."""
+    return _adaptive(space, rates, start, a, b, taus, 1e-30)[:-1, :-1]
+
+
+def _adaptive(
+    space: Space, rates: Rates, start: Tensor, a: float, b: float, taus: Tensor | None, small: float
+) -> Float[Tensor, "K S1"]:
+    def change(tau: float, y: np.ndarray) -> np.ndarray:
+        p = torch.from_numpy(y[:-1])
+        into, out = flux(space, p, rates(torch.tensor([tau], dtype=torch.float64))[0])
+        return torch.cat([into - out, out.sum()[None]]).numpy()
+
+    y = torch.cat([start, start.new_zeros(1)]).numpy()
+    times = np.array([b]) if taus is None else np.append(taus.numpy(), b)
+    found = solve_ivp(change, (a, b), y, method="DOP853", rtol=1e-10, atol=small, t_eval=times)
+    return torch.from_numpy(found.y.T)
+
+
+def _generators(space: Space, rates: Float[Tensor, "K S L V"]) -> Float[Tensor, "K S1 S1"]:
+    """dy/dτ = A y for the law and, in the last place, the count of jumps."""
+    k, size = len(rates), len(space.states)
+    out = rates.sum((2, 3))
+    here = torch.arange(size)[:, None, None]
+    flat = (space.neighbours * size + here).flatten()
+    matrix = torch.zeros(k, size * size, dtype=torch.float64).index_add(1, flat, rates.flatten(1))
+    matrix = matrix.view(k, size, size) - torch.diag_embed(out)
+    matrix = torch.cat([matrix, out[:, None]], 1)
+    return torch.cat([matrix, matrix.new_zeros(k, size + 1, 1)], 2)
+
+
+@cache
+def _gauss_stages() -> tuple[Tensor, Tensor, Tensor]:
+    """Nodes c and weights on [0, 1], and inner[j, l] = ∫_0^{c_j} of the l-th Lagrange polynomial."""
+    x, w = np.polynomial.legendre.leggauss(STAGES)
+    c, w = (x + 1) / 2, w / 2
+    powers = np.arange(STAGES)
+    vandermonde = c[:, None] ** powers
+    integrals = c[:, None] ** (powers + 1) / (powers + 1)
+    inner = np.linalg.solve(vandermonde.T, integrals.T).T
+    return torch.from_numpy(c), torch.from_numpy(w), torch.from_numpy(inner)

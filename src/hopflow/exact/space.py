@@ -1,0 +1,118 @@
+"""All sequences of a small vocabulary, and laws over them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..vocab import Vocab
+
+MAX_STATES = 200_000
+
+
+@dataclass(frozen=True)
+class Space:
+    """Every sequence of `length` tokens, in lexicographic order: the states of a flow."""
+
+    vocab: Vocab
+    length: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"a sequence has at least one position; got length={self.length}")
+        if self.vocab.size**self.length > MAX_STATES:
+            raise ValueError(
+                f"{self.vocab.size}^{self.length} states are too many to enumerate (limit {MAX_STATES:,}): "
+                f"take a smaller vocabulary or length, or estimate with nll_bound."
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.vocab.size,) * self.length
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        return (self.vocab.data,) * self.length
+
+    @cached_property
+    def states(self) -> Int[Tensor, "S L"]:
+        return _all(self.shape)
+
+    @cached_property
+    def data(self) -> Int[Tensor, "D L"]:
+        """The states that hold data tokens only."""
+        return _all(self.data_shape)
+
+    def ids(self, x: Int[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
+        """The index of each sequence among the states."""
+        powers = self.vocab.size ** torch.arange(self.length - 1, -1, -1)
+        return (x * powers).sum(-1)
+
+    @cached_property
+    def neighbours(self) -> Int[Tensor, "S L V"]:
+        """The index of each state with one position set to each token."""
+        powers = self.vocab.size ** torch.arange(self.length - 1, -1, -1)
+        step = (torch.arange(self.vocab.size) - self.states[..., None]) * powers[:, None]
+        return torch.arange(len(self.states))[:, None, None] + step
+
+    def law(self, token_probs: Float[Tensor, " V"]) -> Float[Tensor, " S"]:
+        """The law of i.i.d. positions."""
+        return token_probs[self.states].prod(1)
+
+
+def _all(shape: tuple[int, ...]) -> Int[Tensor, "N L"]:
+    return torch.cartesian_prod(*(torch.arange(n) for n in shape)).view(-1, len(shape))
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A coupling π as a list of pairs with their probabilities."""
+
+    x0: Int[Tensor, "P L"]
+    x1: Int[Tensor, "P L"]
+    weight: Float[Tensor, " P"]
+
+    def __post_init__(self) -> None:
+        if not bool((self.weight >= 0).all()) or abs(float(self.weight.sum()) - 1) > 1e-9:
+            raise ValueError(
+                f"a coupling's probabilities must be ≥ 0 and sum to 1; they sum to {float(self.weight.sum()):.9g}"
+            )
+
+    @classmethod
+    def of(cls, space: Space, matrix: Float[Tensor, "S D"]) -> "Joint":
+        """From π(x0, x1) as a matrix over all states and all data states."""
+        i, j = matrix.nonzero(as_tuple=True)
+        return cls(space.states[i], space.data[j], matrix[i, j])
+
+    def matrix(self, space: Space) -> Float[Tensor, "S D"]:
+        data = Space(Vocab(space.vocab.data), space.length)
+        out = torch.zeros(len(space.states), len(space.data), dtype=torch.float64)
+        return out.index_put((space.ids(self.x0), data.ids(self.x1)), self.weight, accumulate=True)
+
+
+class Table:
+    """A denoiser that looks P(x1^i | xt) up for every state, position and data token, at all times alike."""
+
+    def __init__(self, space: Space, probs: Float[Tensor, "S L Vd"]) -> None:
+        sums = probs.sum(-1)
+        if not bool((probs >= 0).all()) or not torch.allclose(sums, torch.ones_like(sums), atol=1e-6):
+            raise ValueError(
+                f"a denoiser's probabilities must be ≥ 0 and sum to 1; sums reach from {sums.min():g} to {sums.max():g}"
+            )
+        self.space, self.logits = space, probs.double().log()
+
+    @classmethod
+    def of(cls, space: Space, rows: Sequence[tuple[Sequence[int], int, Sequence[float]]]) -> "Table":
+        """From a list of (state, position, probabilities); what is not listed is uniform."""
+        probs = torch.full(
+            (len(space.states), space.length, space.vocab.data), 1 / space.vocab.data, dtype=torch.float64
+        )
+        for state, position, law in rows:
+            probs[space.ids(torch.tensor(state)), position] = torch.tensor(law, dtype=torch.float64)
+        return cls(space, probs)
+
+    def __call__(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:
+        return self.logits.to(xt.device)[self.space.ids(xt.cpu()).to(xt.device)]

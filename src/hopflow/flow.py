@@ -1,0 +1,45 @@
+"""A flow: the parts that say what is learned. Frozen, plain data, storable."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from .couplings import Coupling, Independent
+from .objectives import CrossEntropy, Objective
+from .paths import ConvexPath, PathSample
+from .predictions import Evidence, Prediction
+from .schedules import Linear, Schedule
+from .scores import Scores
+from .sources import Source
+from .vocab import Vocab
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where x0 comes from, how far along, what logits mean, which x0 meets which x1, and what is minimised."""
+
+    source: Source
+    schedule: Schedule = Linear()
+    prediction: Prediction = Evidence()
+    coupling: Coupling = Independent()
+    objective: Objective = CrossEntropy()
+
+    def __post_init__(self) -> None:
+        self.objective.check(self.source)
+
+    @property
+    def vocab(self) -> Vocab:
+        return self.source.vocab
+
+    @property
+    def path(self) -> ConvexPath:
+        return ConvexPath(self.schedule)
+
+    def scores(self, logits: Float[Tensor, "B L Vd"], sample: PathSample) -> Scores:
+        """What the logits say under this flow's prediction."""
+        return Scores.from_logits(logits, sample, self.prediction, self.source)
+
+    def loss(self, logits: Float[Tensor, "B L Vd"], sample: PathSample) -> Float[Tensor, " B"]:
+        """Nats of each sequence under this flow's objective."""
+        return self.objective(self.scores(logits, sample), sample)

@@ -1,0 +1,68 @@
+"""Objectives: the loss of one sequence at one point of the path, in nats.
+
+Averaging over t, pairs and xt is the caller's.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .divergences import rate_divergence
+from .paths import PathSample
+from .scores import Scores
+from .sources import Source
+from .velocities import Eta
+
+
+class Objective(ABC):
+    """One sequence's loss."""
+
+    @abstractmethod
+    def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
+        """Nats, summed over the positions of each sequence."""
+
+    def check(self, source: Source) -> None:  # noqa: B027  most objectives learn from any source
+        """Refuse a source with which this objective does not learn p_{1|t}."""
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Objective):
+    """-Σ_i log P(x1^i) over all positions: the paper's DFM-O. Eq. (7) [optimization_objective]"""
+
+    def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
+        return -scores.log_p1.sum(1)
+
+
+@dataclass(frozen=True)
+class NoisyCrossEntropy(Objective):
+    """-Σ_i log P(x1^i) over the positions that still hold a mask: the paper's DFM-N. App. C.2 [C2-pre]"""
+
+    def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
+        return -torch.where(scores.source.vocab.is_data(sample.xt), 0.0, scores.log_p1).sum(1)
+
+    def check(self, source: Source) -> None:
+        if not source.disjoint:
+            raise ValueError(
+                f"NoisyCrossEntropy needs a disjoint source (mask, multimask), where xt shows which positions are "
+                f"noisy; with {type(source).__name__} it would not learn p(x1 | xt). Use CrossEntropy()."
+            )
+
+
+@dataclass(frozen=True)
+class Bound(Objective):
+    """The integrand over t of the bound (B) at this η; at η = 0 that is Eq. (15) [first_B].
+
+    With η = 0, Carry and a mask source it is the MD4 weighting k̇/(1-k)·Σ_masked -log P(x1), the paper's DFM-S.
+    App. A.4 [A3]
+    """
+
+    eta: Eta = 0.0
+
+    def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
+        return (sample.dk * rate_divergence(scores, self.eta)).sum(1)
+
+
+EXAMPLES: tuple[Objective, ...] = (CrossEntropy(), NoisyCrossEntropy(), Bound(0.0), Bound(1.0))

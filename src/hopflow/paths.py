@@ -1,0 +1,50 @@
+"""The convex path from source to data."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from .schedules import Linear, Schedule, check_time
+
+
+@dataclass(frozen=True)
+class PathSample:
+    """A point of the path: xt at time t between x0 and x1.
+
+    `rest` is 1 - k(t) and `dk` its speed k̇(t), (B, 1) for a shared schedule and (B, L) for a position-specific one;
+    1 - k is carried along because it cannot be had back from a k that was rounded near 1.
+    """
+
+    x0: Int[Tensor, "B L"]
+    x1: Int[Tensor, "B L"]
+    xt: Int[Tensor, "B L"]
+    t: Float[Tensor, " B"]
+    rest: Float[Tensor, "B #L"]
+    dk: Float[Tensor, "B #L"]
+
+
+@dataclass(frozen=True)
+class ConvexPath:
+    """xt^i = x1^i with probability k, else x0^i, each position by itself. Eq. (4) [convex_cond_flow]"""
+
+    schedule: Schedule = Linear()
+
+    def sample(
+        self,
+        x0: Int[Tensor, "B L"],
+        x1: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"],
+        generator: torch.Generator | None = None,
+    ) -> PathSample:
+        check_time(t)
+        rest = self.schedule.rest(t[:, None])  # (B, 1) or (B, L)
+        u = uniform(x1, generator)
+        return PathSample(x0, x1, torch.where(u < rest.to(u.dtype), x0, x1), t, rest, self.schedule.dk(t[:, None]))
+
+
+def uniform(like: Shaped[Tensor, "*shape"], generator: torch.Generator | None) -> Float[Tensor, "*shape"]:
+    """Uniform numbers of this shape, drawn on the generator's device, whatever the device they go to."""
+    device = generator.device if generator is not None else like.device
+    return torch.rand(like.shape, generator=generator, device=device).to(like.device)

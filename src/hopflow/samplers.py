@@ -1,0 +1,149 @@
+"""Samplers: from source to text.
+
+A sampler says which positions may move at a step and how; `generate` owns the loop, the network calls and the
+accounting.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .flow import Flow
+from .network import Network, resting
+from .paths import uniform
+from .velocities import Eta, eta_at, step_sizes, still_noise
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: the network's time, 1 - k before it, and the chances of a redraw and of a corrector's proposal."""
+
+    t: float
+    rest: Float[Tensor, " #L"]
+    r: Float[Tensor, " #L"]
+    s: Float[Tensor, " #L"]
+
+
+class Sampler(ABC):
+    """What may move when."""
+
+    @abstractmethod
+    def events(self, flow: Flow, eta: Eta) -> Iterator[Step]:
+        """The steps of one run, in order; the last one redraws with chance exactly 1."""
+
+
+@dataclass(frozen=True)
+class Euler(Sampler):
+    """N equal steps of t, each with the exact redraw chance (k'-k)/(1-k).  theory.md §1, (F_N)"""
+
+    steps: int = 32
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"Euler needs at least one step; got {self.steps}")
+
+    def events(self, flow: Flow, eta: Eta) -> Iterator[Step]:
+        t = torch.arange(self.steps + 1, dtype=torch.float64) / self.steps  # n/N: an accumulated t would miss 1
+        rest = flow.schedule.rest(t[:, None])  # (N+1, 1) or (N+1, L)
+        r, s = step_sizes(rest[:-1], rest[:-1] - rest[1:], eta_at(eta, t[:-1])[:, None])
+        for n in range(self.steps):
+            yield Step(float(t[n]), rest[n], r[n], s[n])
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Sequences, and what it took to draw them."""
+
+    tokens: Int[Tensor, "n L"]
+    x0: Int[Tensor, "n L"]
+    calls: Int[Tensor, " n"]
+    """Network calls of each sequence."""
+    redraws: Int[Tensor, "n L"]
+    """How often each position was drawn anew, from the prediction or the source."""
+    jumps: Int[Tensor, "n L"]
+    """How often that changed the token; jumps.sum(1) are the hops of a sequence."""
+    steps: int
+    eta: Eta
+
+
+def generate(
+    model: Network,
+    flow: Flow,
+    *,
+    n: int,
+    length: int,
+    steps: int = 32,
+    sampler: Sampler | None = None,
+    eta: Eta = 0.0,
+    temperature: float = 1.0,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Generation:
+    """Draw n sequences. η = 0 hops as seldom as the coupling allows; η = 1 keeps correcting and is what b1 bounds."""
+    if n < 1 or length < 1:
+        raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
+    if temperature < 0:
+        raise ValueError(f"temperature must be ≥ 0 (0 takes the likeliest token); got {temperature}")
+    generator = torch.Generator().manual_seed(seed)
+    x0 = flow.source.sample(n, length, generator=generator, device=device)
+    xt, redraws, jumps = x0.clone(), torch.zeros_like(x0), torch.zeros_like(x0)
+    count = 0
+    with resting(model):
+        for step in (sampler or Euler(steps)).events(flow, eta):
+            logits = model(xt, torch.full((n,), step.t, device=device))
+            drawn, moved = _move(logits, xt, step, flow, temperature, generator)
+            redraws += moved
+            jumps += drawn != xt
+            xt = drawn
+            count += 1
+    calls = torch.full((n,), count, device=xt.device)
+    return Generation(xt, x0, calls, redraws, jumps, count, eta)
+
+
+def _move(
+    logits: Float[Tensor, "n L Vd"],
+    xt: Int[Tensor, "n L"],
+    step: Step,
+    flow: Flow,
+    temperature: float,
+    generator: torch.Generator,
+) -> tuple[Int[Tensor, "n L"], Tensor]:
+    """One step of (F_N): a redraw with chance r, a corrector's proposal with chance s, accepted with 1 - ρP(xt)."""
+    u = uniform(xt, generator).to(torch.promote_types(logits.dtype, torch.float32))
+    r, s, rest = (value.to(u) for value in (step.r, step.s, step.rest))
+    redrawn, proposed = u < r, (u >= r) & (u < r + s)
+    drawn = xt.clone()
+    accepted = torch.zeros_like(redrawn)
+    for where in (redrawn, proposed):
+        if not bool(where.any()):
+            continue
+        rows = xt[where]
+        log_p = flow.prediction.log_probs(logits[where], rows, rest.expand(xt.shape)[where], flow.source)
+        if where is redrawn:
+            drawn[where] = categorical(log_p, temperature, generator)
+            continue
+        pt = torch.cat([log_p.exp(), log_p.new_zeros(len(rows), flow.vocab.masks)], 1).gather(1, rows[:, None])[:, 0]
+        left = rest.expand(xt.shape)[where]
+        rho, _ = still_noise(1 - left, left, flow.source.probs(rows, u.dtype))
+        accept = uniform(pt, generator).to(u) < 1 - rho * pt
+        fresh = flow.source.sample(len(rows), generator=generator, device=xt.device)
+        drawn[where] = torch.where(accept, fresh, rows)
+        accepted[where] = accept
+    return drawn, redrawn | accepted
+
+
+def categorical(
+    log_p: Float[Tensor, "n V"], temperature: float, generator: torch.Generator | None
+) -> Int[Tensor, " n"]:
+    """A draw per row by a race of exponentials in float64: float32 noise would cut the tail of 50k tokens."""
+    if temperature == 0:
+        return log_p.argmax(1)
+    wide = torch.float32 if log_p.device.type == "mps" else torch.float64
+    p = (log_p.to(wide) / temperature).softmax(1)
+    device = generator.device if generator is not None else log_p.device
+    race = torch.empty(p.shape, dtype=wide, device=device).exponential_(generator=generator)
+    return (p / race.to(p.device)).argmax(1)

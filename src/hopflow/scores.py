@@ -1,0 +1,150 @@
+"""Scores: what losses and bounds need of a prediction, in O(1) numbers per position.
+
+Everything follows from three numbers per row of logits: the log-sum-exp over the tokens *other than xt*, the logit of
+xt and the logit of x1. Leaving xt out keeps 1 - P(xt) accurate when P(xt) → 1 (1 - exp(log P) gives 0 at 1-k = 1e-7),
+and makes the prediction's shift, which concerns xt alone, a scalar that is added afterwards.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+from torch.utils.checkpoint import checkpoint
+
+from .paths import PathSample
+from .predictions import Prediction
+from .sources import Source
+
+Rows = Callable[..., Tensor]
+"""A function of logits (n, Vd) and further columns (n,) that gives (n,) or (n, m)."""
+
+CHUNK = 1 << 22
+"""Elements of (rows × V) that are held in float32 at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """log P(x1), log P(xt) and log(1 - P(xt)) at every position of a sample, and a way to reach whole rows."""
+
+    sample: PathSample
+    prediction: Prediction
+    source: Source
+    over_rows: Callable[..., Tensor]
+    """`over_rows(fn, *columns (B, L))`: fn(logits (n, Vd), *columns (n,)) on all rows in chunks; differentiable."""
+
+    @classmethod
+    def from_logits(
+        cls, logits: Float[Tensor, "B L Vd"], sample: PathSample, prediction: Prediction, source: Source
+    ) -> "Scores":
+        """From full logits of any float type, without a second tensor of their size."""
+        if logits.shape[-1] != source.vocab.data:
+            raise ValueError(
+                f"a network predicts data tokens only: logits must be (B, L, {source.vocab.data}); "
+                f"got {tuple(logits.shape)}"
+            )
+
+        def over_rows(fn: Rows, *columns: Tensor) -> Tensor:
+            out: Tensor = _Rowwise.apply(fn, logits.flatten(0, 1), *(c.flatten() for c in columns))
+            return out.unflatten(0, sample.xt.shape)
+
+        return cls(sample, prediction, source, over_rows)
+
+    @classmethod
+    def from_head(
+        cls,
+        features: Float[Tensor, "B L D"],
+        head: Callable[[Tensor], Tensor],
+        sample: PathSample,
+        prediction: Prediction,
+        source: Source,
+    ) -> "Scores":
+        """From features and the output head, which runs on chunks of rows: full logits never exist."""
+
+        def over_rows(fn: Rows, *columns: Tensor) -> Tensor:
+            def run(piece: Tensor, *columns: Tensor) -> Tensor:
+                return fn(head(piece), *columns)
+
+            pieces = _split(_rows(source.vocab.data), features.flatten(0, 1), *(c.flatten() for c in columns))
+            out = torch.cat([checkpoint(run, *piece, use_reentrant=False) for piece in pieces])
+            return out.unflatten(0, sample.xt.shape)
+
+        return cls(sample, prediction, source, over_rows)
+
+    @property
+    def log_other(self) -> Float[Tensor, "B L"]:
+        """log(1 - P(xt)), as the sum of the other probabilities."""
+        return torch.where(self._certain, -torch.inf, logsigmoid(self._gap))
+
+    @property
+    def log_pt(self) -> Float[Tensor, "B L"]:
+        """log P(xt); -inf where xt is a mask."""
+        return torch.where(self._certain, 0.0, logsigmoid(-self._gap))
+
+    @property
+    def log_p1(self) -> Float[Tensor, "B L"]:
+        """log P(x1): for x1 ≠ xt its share among the others, times theirs."""
+        others, _, at_x1 = self._three
+        elsewhere = torch.where(self._certain, -torch.inf, at_x1 - others + logsigmoid(self._gap))
+        return torch.where(self.sample.x1 == self.sample.xt, self.log_pt, elsewhere)
+
+    @cached_property
+    def _three(self) -> tuple[Tensor, ...]:
+        return self.over_rows(_three, self.sample.xt, self.sample.x1).unbind(-1)
+
+    @cached_property
+    def _shift(self) -> Float[Tensor, "B L"]:
+        return self.prediction.shift(self.sample.xt, self.sample.rest, self.source)
+
+    @property
+    def _certain(self) -> Tensor:
+        return torch.isinf(self._shift)  # xt stays: P is δ_xt, whatever the logits say
+
+    @cached_property
+    def _gap(self) -> Float[Tensor, "B L"]:
+        others, at_xt, _ = self._three
+        return others - at_xt - torch.where(self._certain, 0.0, self._shift).to(others.dtype)
+
+
+def _three(logits: Float[Tensor, "n Vd"], xt: Int[Tensor, " n"], x1: Int[Tensor, " n"]) -> Float[Tensor, "n 3"]:
+    """The log-sum-exp over the tokens other than xt, the logit of xt (-inf for a mask), the logit of x1."""
+    vd = logits.shape[-1]
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    is_data, column = xt < vd, xt.clamp(max=vd - 1)[:, None]
+    there = logits.gather(1, column)
+    others = logits.scatter(1, column, torch.where(is_data[:, None], -torch.inf, there)).logsumexp(1)
+    at_xt = torch.where(is_data, there[:, 0], -torch.inf)
+    return torch.stack([others, at_xt, logits.gather(1, x1[:, None])[:, 0]], dim=1)
+
+
+class _Rowwise(torch.autograd.Function):
+    """fn on chunks of rows; the backward pass computes a chunk again and writes its gradient where it belongs."""
+
+    @staticmethod
+    def forward(ctx: Any, fn: Rows, logits: Tensor, *columns: Tensor) -> Tensor:
+        ctx.fn = fn
+        ctx.save_for_backward(logits, *columns)
+        return torch.cat([fn(*piece) for piece in _split(_rows(logits.shape[1]), logits, *columns)])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        logits, *columns = ctx.saved_tensors
+        grad_logits = torch.empty_like(logits)
+        for upstream, target, *piece in _split(_rows(logits.shape[1]), *grads, grad_logits, logits, *columns):
+            with torch.enable_grad():
+                rows = piece[0].detach().requires_grad_()
+                value = ctx.fn(rows, *piece[1:])
+            target.copy_(torch.autograd.grad(value, rows, upstream)[0])
+        return None, grad_logits, *(None for _ in columns)
+
+
+def _rows(width: int) -> int:
+    return max(1, CHUNK // width)
+
+
+def _split(rows: int, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    return list(zip(*(t.split(rows) for t in tensors), strict=True))

@@ -1,0 +1,50 @@
+"""The token ids of a flow: data tokens first, then masks."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """Ids 0 … data-1 are data tokens, data … data+masks-1 are masks.
+
+    A network predicts data tokens only and embeds all of them, so a mask can never be generated.
+    """
+
+    data: int
+    masks: int = 0
+
+    def __post_init__(self) -> None:
+        if self.data < 1 or self.masks < 0:
+            raise ValueError(
+                f"a vocabulary needs at least one data token and no negative count; "
+                f"got data={self.data}, masks={self.masks}"
+            )
+
+    @property
+    def size(self) -> int:
+        """V, the number of data and mask tokens together."""
+        return self.data + self.masks
+
+    def is_data(self, x: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        return x < self.data
+
+    def check_data(self, x1: Int[Tensor, "..."]) -> None:
+        """Refuse tokens that no data sequence can hold."""
+        self._check(x1, self.data, "data tokens")
+
+    def check(self, x: Int[Tensor, "..."]) -> None:
+        """Refuse ids outside the vocabulary."""
+        self._check(x, self.size, "data and mask tokens")
+
+    def _check(self, x: Int[Tensor, "..."], end: int, what: str) -> None:
+        if x.numel() == 0:
+            return
+        low, high = int(x.min()), int(x.max())
+        if low < 0 or high >= end:
+            raise ValueError(
+                f"token id {low if low < 0 else high} is out of range: this vocabulary's {what} are 0 … {end - 1}. "
+                f"Was the text tokenised with another tokenizer?"
+            )
