@@ -1,0 +1,55 @@
+"""Mask, and a network without a clock: the law is the mean over orders of the autoregressive probability.
+
+theory.md §5
+"""
+
+from itertools import permutations
+
+import pytest
+import torch
+
+import toys
+from hopflow import exact
+from hopflow.exact import Oracle, Space, Table
+from hopflow.flow import Flow
+from hopflow.predictions import Carry
+from hopflow.sources import Mask
+from hopflow.vocab import Vocab
+
+SPACE = Space(Vocab(2, 1), 3)
+TABLE = Table(SPACE, toys.dirichlet(len(SPACE.states), 3, 2, seed=1))
+
+
+def over_orders() -> tuple[torch.Tensor, torch.Tensor]:
+    """Per data sequence: the mean over orders of its probability, and of its negative log."""
+    law, nll = [], []
+    for x1 in SPACE.data.tolist():
+        probabilities = []
+        for order in permutations(range(3)):
+            state, p = [2, 2, 2], 1.0
+            for i in order:
+                p *= float(TABLE.logits[SPACE.ids(torch.tensor(state)), i, x1[i]].exp())
+                state[i] = x1[i]
+            probabilities.append(p)
+        p = torch.tensor(probabilities, dtype=torch.float64)
+        law.append(p.mean())
+        nll.append(-p.log().mean())
+    return torch.stack(law), torch.stack(nll)
+
+
+def oracle(network=TABLE) -> Oracle:
+    return Oracle(Flow(Mask(Vocab(2, 1)), prediction=Carry()), toys.dirichlet(8, seed=2), 3, network)
+
+
+def test_the_law_is_the_mean_over_orders_of_the_probability():
+    torch.testing.assert_close(oracle().law(), over_orders()[0])
+
+
+def test_b0_is_the_mean_over_orders_of_the_nll():
+    torch.testing.assert_close(exact.bound(oracle()), over_orders()[1], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_the_sum_over_orders_and_the_kolmogorov_equation_agree(eta):
+    timeless = lambda xt, t: TABLE(xt, t)  # noqa: E731  the same network, not known to be without a clock
+    torch.testing.assert_close(oracle(timeless).law(eta=eta), oracle().law(eta=eta), atol=1e-9, rtol=0)
