@@ -105,7 +105,7 @@ def test_oracle_prints_paper_and_exact_side_by_side(hopflow, analyses):
     assert analyses.seed == 0
     assert result.err == "working\n"
     lines = result.out.splitlines()
-    assert [line.split() for line in lines[:2]] == [["first"], ["quantity", "paper", "exact"]]
+    assert [line.split() for line in lines[:2]] == [["first", "analysis"], ["quantity", "paper", "exact"]]
     assert lines[2].split() == ["cross_entropy", "1.25", "1.2512"]
     assert lines[3].split() == ["law", "0.5", "0.5", "0.49", "0.51"]
     assert ["[bound]", "-", "2"] in [line.split() for line in lines]

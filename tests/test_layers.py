@@ -14,7 +14,7 @@ LAYERS = (
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot"),
     ("couplings", "objectives"),
     ("flow", "network"),
-    ("draws", "estimate", "samplers", "bounds", "exact"),
+    ("draws", "estimate", "samplers", "integrals", "bounds", "exact"),
     ("models", "data"),
     ("training", "evaluation"),
     ("recipes",),

@@ -6,127 +6,27 @@ coupled_bound is the exception.
 """
 
 import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from .couplings import Coupling, Independent
-from .divergences import kernel_divergence, proposal_divergence, rate_divergence
-from .draws import Count, Draw, Draws, Forced, Point, continuous, stratified
+from .draws import Count, Draw, Draws, Forced, stratified
 from .estimate import Estimate
 from .flow import Flow
+from .integrals import Integral, LastStep, LiteralSecond, Proposal, Rates, Steps
 from .network import Network, resting
 from .paths import PathSample
 from .predictions import Evidence
-from .schedules import Positional, Schedule
+from .schedules import Positional
 from .scores import Scores
 from .sources import Mask, Source
-from .velocities import Eta, eta_at, step_sizes
+from .velocities import Eta, eta_at
 
 BLOCK = 1 << 18
 """Tokens whose random numbers are drawn at once; fixed, so that results do not depend on `batch`."""
-
-
-class Integral(ABC):
-    """What is integrated along the path: a clock, and the terms at a point of it."""
-
-    @abstractmethod
-    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
-        """The point of the clock that belongs to u in (0, 1]."""
-
-    @abstractmethod
-    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
-        """Nats of each position at this point, per unit of the clock."""
-
-
-@dataclass(frozen=True)
-class Rates(Integral):
-    """∫ dk of the rate divergence from k = 0 to 1 - end.  theory.md (B)"""
-
-    schedule: Schedule
-    eta: Eta
-    end: float = 0.0
-
-    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
-        point = continuous(self.schedule)(self.end + (1 - self.end) * u, position)
-        return replace(point, speed=point.speed / (1 - self.end))
-
-    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
-        return (1 - self.end) * point.speed * rate_divergence(scores, self.eta)
-
-
-@dataclass(frozen=True)
-class Steps(Integral):
-    """Σ_n of the kernel divergence over the steps of an N-step sampler.  theory.md (B_N)"""
-
-    schedule: Schedule
-    steps: int
-    eta: Eta
-
-    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
-        grid = torch.arange(self.steps + 1, dtype=u.dtype, device=u.device) / self.steps  # n/N, never accumulated
-        t = self.schedule.point(u, position)[0]
-        n = (torch.searchsorted(grid, t, right=True) - 1).clamp(0, self.steps - 1)
-        rest, after = self.schedule.rest(grid[n, None]), self.schedule.rest(grid[n + 1, None])
-        return Point(grid[n], rest, rest, rest - after)
-
-    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
-        eta = eta_at(self.eta, point.t)[:, None]
-        r, s = step_sizes(point.rest, point.speed, eta)
-        return kernel_divergence(scores, r, s, spread=self.eta != 0)
-
-
-@dataclass(frozen=True)
-class LastStep(Integral):
-    """One redraw of every position at 1 - k = rest: what a sampler does that stops there."""
-
-    schedule: Schedule
-    rest: float
-
-    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
-        t, rest, speed = self.schedule.point(torch.full_like(u, self.rest), position)
-        return Point(t, rest, rest, torch.ones_like(speed))
-
-    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
-        return -scores.log_p1
-
-
-@dataclass(frozen=True)
-class Proposal(Integral):
-    """∫ dk of the divergence from the proposal at κ = e^{-(1-k)}.  theory.md (B_κ)"""
-
-    schedule: Schedule
-
-    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
-        point = continuous(self.schedule)(u, position)
-        return replace(point, noise=-torch.expm1(-point.rest))
-
-    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
-        return point.speed * proposal_divergence(scores)
-
-
-@dataclass(frozen=True)
-class LiteralSecond(Integral):
-    """The terms of Alg. 3 [alg2] for the single mask, where the backward rate of Eq.
-
-    (18) [special_flow] is the right one.
-    """
-
-    schedule: Schedule
-
-    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
-        return continuous(self.schedule)(u, position)
-
-    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
-        rest, k = scores.sample.rest, 1 - scores.sample.rest
-        masked = ~scores.source.vocab.is_data(scores.sample.xt)
-        log_p1 = torch.where(masked, scores.log_p1, 0.0)
-        at_mask = (1 + torch.log(rest / k) - log_p1) / rest
-        at_data = scores.log_other.exp() / rest - 1 / k
-        return point.speed * torch.where(masked, at_mask, at_data)
 
 
 def nll_bound(
@@ -377,11 +277,12 @@ class _Run:
         xt = torch.where(draw.noisy.to(x1.device), x0, x1)
         t = draw.point.t.float().to(x1.device)
         logits = self.model(xt, t)
-        point = draw.point.to(x1.device, torch.promote_types(logits.dtype, torch.float32))
-        sample = PathSample(x0, x1, xt, t, point.rest, point.speed)
+        point = draw.point.to(x1.device)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        sample = PathSample(x0, x1, xt, t, point.rest.to(wide), point.speed.to(wide))
         nats = integral.terms(self.flow.scores(logits, sample), point)
         if self.unigram is not None:  # the network that knows the frequencies only, on the same xt
-            law = self.unigram.log().to(point.rest)
+            law = self.unigram.log().to(sample.rest)
             nothing = torch.zeros(*xt.shape, 1, device=xt.device)
             control = Scores.from_head(nothing, lambda f: law.expand(len(f), -1), sample, Evidence(), self.flow.source)
             nats = nats - integral.terms(control, point)

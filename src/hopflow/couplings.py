@@ -54,6 +54,7 @@ class Independent(Coupling):
         *,
         embedding: Float[Tensor, "V D"] | None = None,
     ) -> Pairs:
+        _check(x0, x1)
         cost = float(Hamming().dissimilarity(x0, x1).sum(1).mean())
         return Pairs(x0, x1, cost, cost, 0.0, 0.0)
 
@@ -72,10 +73,20 @@ class ExactOT(Coupling):
         *,
         embedding: Float[Tensor, "V D"] | None = None,
     ) -> Pairs:
-        cost = self.cost.matrix(x0, x1, embedding)
+        _check(x0, x1)
+        with torch.no_grad():
+            cost = self.cost.matrix(x0, x1, embedding)
         order = assignment(cost)
         paid = float(cost.gather(1, order[:, None]).double().mean())
         return Pairs(x0[order], x1, paid, float(cost.double().mean()), 0.0, math.log(len(x1)))
+
+
+def _check(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"]) -> None:
+    if x0.shape != x1.shape or x0.numel() == 0:
+        raise ValueError(
+            f"a coupling pairs as many source rows as data rows, of one length and at least one; "
+            f"got {tuple(x0.shape)} and {tuple(x1.shape)}"
+        )
 
 
 EXAMPLES: tuple[Coupling, ...] = (Independent(), ExactOT())

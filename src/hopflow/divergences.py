@@ -20,9 +20,9 @@ from .velocities import Eta, divergence, eta_at, still_noise
 def rate_divergence(scores: Scores, eta: Eta) -> Float[Tensor, "B L"]:
     """Σ_{x≠xt} [c log(c/v) - c + v] with c = v_η[δ_x1], v = v_η[P], per unit of k.  theory.md (B)"""
     rest = scores.sample.rest
-    k = 1 - rest
-    b = eta_at(eta, scores.sample.t)[:, None] / torch.where(k > 0, k, 1.0)
-    return _leaving(scores, 1 / rest, b, spread=eta != 0)
+    # at t = 0 and t = 1 themselves, the limit: rates grow without end, what they multiply is 0
+    a, b = 1 / rest.clamp(min=torch.finfo(rest.dtype).tiny), 1 / (1 - rest).clamp(min=1e-12)
+    return _leaving(scores, a, eta_at(eta, scores.sample.t)[:, None] * b, spread=eta != 0)
 
 
 def kernel_divergence(
@@ -35,10 +35,12 @@ def kernel_divergence(
     arrived = sample.xt == sample.x1
     other, pt = scores.log_other.exp(), scores.log_pt.exp()
     elsewhere = s * (1 - p0_xt)
-    c = torch.where(arrived, elsewhere * one_minus_rho, r + elsewhere)  # what K[δ_x1] moves away
-    v = r * other + elsewhere * (one_minus_rho + rho * other)
-    difference = torch.where(arrived, (r + elsewhere * rho) * other, -(r + elsewhere * rho) * pt)
-    return _leaving(scores, r, s, spread) + divergence(1 - c, 1 - v, -difference)
+    # the chance to stay, of K[δ_x1] and of K[P]; sums of what is ≥ 0, since P(xt) may be far below 1
+    at_least, rest_of_it = 1 - r - elsewhere, r + elsewhere * rho
+    c = torch.where(arrived, 1 - elsewhere * one_minus_rho, at_least)
+    v = at_least + rest_of_it * pt
+    difference = rest_of_it * torch.where(arrived, -other, pt)
+    return _leaving(scores, r, s, spread) + divergence(c, v, difference)
 
 
 def proposal_divergence(scores: Scores) -> Float[Tensor, "B L"]:

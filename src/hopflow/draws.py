@@ -28,7 +28,9 @@ class Point:
     speed: Float[Tensor, "N #L"]
     """The density with which a uniform u, at a uniform position, lands here, position by position."""
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> "Point":
+    def to(self, device: torch.device) -> "Point":
+        """On a device, in float64 where it has one."""
+        dtype = torch.float32 if device.type == "mps" else torch.float64
         return Point(*(value.to(dtype).to(device) for value in (self.t, self.rest, self.noise, self.speed)))
 
 
@@ -79,7 +81,7 @@ class Forced(Draws):
         which = uniform(u, generator)[:, None]
         point = clock(u, position)
         here = torch.arange(length, device=u.device) == position[:, None]
-        noisy = uniform(grid, generator).to(u.dtype) < point.noise
+        noisy = uniform(grid, generator) < point.noise
         noisy = torch.where(here & (which < self.noise), True, noisy)
         noisy = torch.where(here & (which >= 1 - self.data), False, noisy)
         # the density of (point, noisy positions) under the mixture, over that of the path itself

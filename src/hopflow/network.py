@@ -15,13 +15,13 @@ Network = Callable[[Tensor, Tensor], Tensor]
 
 @contextmanager
 def resting(model: Network) -> Iterator[None]:
-    """No gradients and no dropout inside; a module is left in the mode it was found in."""
-    training = isinstance(model, nn.Module) and model.training
+    """No gradients and no dropout inside; every part of a module is left in the mode it was found in."""
+    modes = {part: part.training for part in model.modules()} if isinstance(model, nn.Module) else {}
     try:
-        if isinstance(model, nn.Module):
-            model.eval()
+        for part in modes:
+            part.training = False
         with torch.no_grad():
             yield
     finally:
-        if isinstance(model, nn.Module):
-            model.train(training)
+        for part, training in modes.items():
+            part.training = training

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .flow import Flow
@@ -86,15 +86,16 @@ def generate(
     """Draw n sequences. η = 0 hops as seldom as the coupling allows; η = 1 keeps correcting and is what b1 bounds."""
     if n < 1 or length < 1:
         raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
-    if temperature < 0:
-        raise ValueError(f"temperature must be ≥ 0 (0 takes the likeliest token); got {temperature}")
-    generator = torch.Generator().manual_seed(seed)
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature must be ≥ 0 and finite (0 takes the likeliest token); got {temperature}")
+    generator = torch.Generator(device).manual_seed(seed)
     x0 = flow.source.sample(n, length, generator=generator, device=device)
     xt, redraws, jumps = x0.clone(), torch.zeros_like(x0), torch.zeros_like(x0)
     count = 0
     with resting(model):
         for step in (sampler or Euler(steps)).events(flow, eta):
             logits = model(xt, torch.full((n,), step.t, device=device))
+            flow.vocab.check_logits(logits)
             drawn, moved = _move(logits, xt, step, flow, temperature, generator)
             redraws += moved
             jumps += drawn != xt
@@ -111,29 +112,26 @@ def _move(
     flow: Flow,
     temperature: float,
     generator: torch.Generator,
-) -> tuple[Int[Tensor, "n L"], Tensor]:
+) -> tuple[Int[Tensor, "n L"], Bool[Tensor, "n L"]]:
     """One step of (F_N): a redraw with chance r, a corrector's proposal with chance s, accepted with 1 - ρP(xt)."""
-    u = uniform(xt, generator).to(torch.promote_types(logits.dtype, torch.float32))
-    r, s, rest = (value.to(u) for value in (step.r, step.s, step.rest))
+    u = uniform(xt, generator)
+    r, s, rest = (value.to(u) for value in (step.r, step.s, step.rest.expand(xt.shape)))
     redrawn, proposed = u < r, (u >= r) & (u < r + s)
-    drawn = xt.clone()
-    accepted = torch.zeros_like(redrawn)
-    for where in (redrawn, proposed):
-        if not bool(where.any()):
-            continue
-        rows = xt[where]
-        log_p = flow.prediction.log_probs(logits[where], rows, rest.expand(xt.shape)[where], flow.source)
-        if where is redrawn:
-            drawn[where] = categorical(log_p, temperature, generator)
-            continue
-        pt = torch.cat([log_p.exp(), log_p.new_zeros(len(rows), flow.vocab.masks)], 1).gather(1, rows[:, None])[:, 0]
-        left = rest.expand(xt.shape)[where]
-        rho, _ = still_noise(1 - left, left, flow.source.probs(rows, u.dtype))
-        accept = uniform(pt, generator).to(u) < 1 - rho * pt
+    drawn, moved = xt.clone(), redrawn.clone()
+    if bool(redrawn.any()):
+        log_p = flow.prediction.log_probs(logits[redrawn], xt[redrawn], rest[redrawn], flow.source)
+        drawn[redrawn] = categorical(log_p, temperature, generator)
+    if bool(proposed.any()):
+        rows, left = xt[proposed], rest[proposed]
+        log_p = flow.prediction.log_probs(logits[proposed], rows, left, flow.source)
+        at = rows.clamp(max=flow.vocab.data - 1)[:, None]
+        pt = torch.where(flow.vocab.is_data(rows), log_p.gather(1, at)[:, 0].exp(), 0.0)
+        rho, _ = still_noise(1 - left, left, flow.source.probs(rows, left.dtype))
+        accept = uniform(pt, generator) < 1 - rho * pt
         fresh = flow.source.sample(len(rows), generator=generator, device=xt.device)
-        drawn[where] = torch.where(accept, fresh, rows)
-        accepted[where] = accept
-    return drawn, redrawn | accepted
+        drawn[proposed] = torch.where(accept, fresh, rows)
+        moved[proposed] = accept
+    return drawn, moved
 
 
 def categorical(

@@ -108,7 +108,7 @@ class Cosine(Schedule):
         return torch.sin(math.pi / 2 * (1 - t))  # exactly 0 at t = 1, where cos(π/2) is not
 
     def k(self, t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return 2 * torch.sin(math.pi / 4 * t) ** 2
+        return torch.where(t < 0.5, 2 * torch.sin(math.pi / 4 * t) ** 2, 1 - self.rest(t))  # exact at both ends
 
     def dk(self, t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return math.pi / 2 * torch.sin(math.pi / 2 * t)

@@ -42,11 +42,7 @@ class Scores:
         cls, logits: Float[Tensor, "B L Vd"], sample: PathSample, prediction: Prediction, source: Source
     ) -> "Scores":
         """From full logits of any float type, without a second tensor of their size."""
-        if logits.shape[-1] != source.vocab.data:
-            raise ValueError(
-                f"a network predicts data tokens only: logits must be (B, L, {source.vocab.data}); "
-                f"got {tuple(logits.shape)}"
-            )
+        source.vocab.check_logits(logits)
 
         def over_rows(fn: Rows, *columns: Tensor) -> Tensor:
             out: Tensor = _Rowwise.apply(fn, logits.flatten(0, 1), *(c.flatten() for c in columns))
@@ -67,7 +63,9 @@ class Scores:
 
         def over_rows(fn: Rows, *columns: Tensor) -> Tensor:
             def run(piece: Tensor, *columns: Tensor) -> Tensor:
-                return fn(head(piece), *columns)
+                logits = head(piece)
+                source.vocab.check_logits(logits)
+                return fn(logits, *columns)
 
             pieces = _split(_rows(source.vocab.data), features.flatten(0, 1), *(c.flatten() for c in columns))
             out = torch.cat([checkpoint(run, *piece, use_reentrant=False) for piece in pieces])

@@ -157,6 +157,8 @@ class BagOfWords(Source):
     def of(cls, vocab: Vocab, tokens: Int[Tensor, "..."], smoothing: float = 0.0) -> "BagOfWords":
         """The frequencies of these training tokens; `smoothing` is added to every count, so that B_κ exists."""
         vocab.check_data(tokens)
+        if not smoothing >= 0:
+            raise ValueError(f"smoothing is added to every count and must be ≥ 0; got {smoothing}")
         counts = torch.bincount(tokens.flatten().cpu(), minlength=vocab.data).double() + smoothing
         return cls(vocab, tuple((counts / counts.sum()).tolist()))
 

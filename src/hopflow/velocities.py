@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-Eta = float | Callable[[Tensor], Tensor]
+Eta = float | int | Callable[[Tensor], Tensor]
 """Strength of the corrector: a number, or a function of t."""
 
 
@@ -62,7 +62,8 @@ def step_sizes(
     """
     r = gain / rest
     after = rest - gain  # 1 - k', exactly 0 in the last step
-    return r, torch.minimum(eta * r * after / (1 - after), 1 - r)
+    corrector = torch.where(after < 1, eta * r * after / torch.where(after < 1, 1 - after, 1.0), 0.0)
+    return r, torch.minimum(corrector, 1 - r)
 
 
 def kernel(
@@ -109,7 +110,7 @@ def divergence(
     """
     some = torch.where(c > 0, c, 1.0)
     g = difference / some
-    small = g.abs() < 0.05
+    small = g.abs() < 0.02
     near = torch.where(small, g, 0.0)
     series = near**2 * (1 / 2 - near * (1 / 3 - near * (1 / 4 - near * (1 / 5 - near * (1 / 6 - near / 7)))))
     far = difference - some * torch.log(torch.where(small, some, v) / some)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -38,6 +38,14 @@ class Vocab:
     def check(self, x: Int[Tensor, "..."]) -> None:
         """Refuse ids outside the vocabulary."""
         self._check(x, self.size, "data and mask tokens")
+
+    def check_logits(self, logits: Float[Tensor, "... W"]) -> None:
+        """Refuse a network that predicts anything but data tokens."""
+        if logits.shape[-1] != self.data:
+            raise ValueError(
+                f"a network predicts data tokens only: its logits must end in {self.data} columns; "
+                f"got {tuple(logits.shape)}"
+            )
 
     def _check(self, x: Int[Tensor, "..."], end: int, what: str) -> None:
         if x.numel() == 0:

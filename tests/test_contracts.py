@@ -1,0 +1,86 @@
+"""What every component keeps, whoever wrote it: each family's table of examples is walked."""
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from itertools import product
+
+import pytest
+import torch
+
+from cases import SOURCES, VOCAB, name, random_logits
+from hopflow import costs, couplings, objectives, predictions, schedules
+from hopflow.flow import Flow
+from hopflow.objectives import NoisyCrossEntropy
+from hopflow.schedules import Cosine, Linear, Positional
+from toys import generator
+
+POSITIONAL = Positional((Linear(), Cosine(), Linear(), Cosine()))
+FAMILIES = {
+    "sources": SOURCES,
+    "schedules": (*schedules.EXAMPLES, POSITIONAL),
+    "predictions": predictions.EXAMPLES,
+    "costs": costs.EXAMPLES,
+    "couplings": couplings.EXAMPLES,
+    "objectives": objectives.EXAMPLES,
+}
+COMPONENTS = [component for family in FAMILIES.values() for component in family]
+each = pytest.mark.parametrize("component", COMPONENTS, ids=name)
+
+
+@each
+def test_a_component_is_a_frozen_dataclass(component):
+    assert is_dataclass(component)
+    for field in fields(component):
+        with pytest.raises(FrozenInstanceError):
+            setattr(component, field.name, getattr(component, field.name))
+    with pytest.raises(FrozenInstanceError):
+        component.something_new = 1
+
+
+@each
+def test_a_component_is_its_own_configuration_rebuilt_from_its_fields_it_is_the_same(component):
+    again = type(component)(**{field.name: getattr(component, field.name) for field in fields(component)})
+    assert again == component == replace(component) == copy.deepcopy(component)
+    assert hash(again) == hash(component)
+    assert repr(again) == repr(component)
+
+
+@each
+def test_a_component_survives_a_trip_to_another_process_also_after_use(component):
+    if component in SOURCES:
+        _ = component.sample(2), component.entropy
+    assert pickle.loads(pickle.dumps(component)) == component
+
+
+@each
+def test_a_component_and_what_it_does_are_explained(component):
+    assert type(component).__doc__
+    assert not type(component).__doc__.startswith(f"{name(component)}(")  # what a dataclass writes by itself
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_the_examples_of_a_family_differ(family):
+    assert len(set(family)) == len(family)
+
+
+@pytest.mark.parametrize(("source", "schedule"), list(product(SOURCES, FAMILIES["schedules"])), ids=lambda c: name(c))
+def test_all_parts_work_together(source, schedule):
+    x1 = torch.randint(VOCAB.data, (4, 4), generator=generator(0))
+    embedding = torch.randn(VOCAB.size, 2, generator=generator(1))
+    kinds = [*couplings.EXAMPLES, *(couplings.ExactOT(cost) for cost in costs.EXAMPLES)]
+    for prediction, coupling, objective in product(predictions.EXAMPLES, kinds, objectives.EXAMPLES):
+        if isinstance(objective, NoisyCrossEntropy) and not source.disjoint:
+            continue
+        flow = Flow(source, schedule, prediction, coupling, objective)
+        x0 = flow.source.sample(4, 4, generator=generator(2))
+        pairs = flow.coupling.pair(x0, x1, generator(3), embedding=embedding)
+        t = torch.tensor([0.1, 0.4, 0.7, 0.99])
+        sample = flow.path.sample(pairs.x0, pairs.x1, t, generator(4))
+        logits = random_logits(sample, source, dtype=torch.float32).requires_grad_()
+        loss = flow.loss(logits, sample)
+        assert loss.shape == (4,)
+        assert torch.isfinite(loss).all()
+        (gradient,) = torch.autograd.grad(loss.sum(), logits)
+        assert torch.isfinite(gradient).all()
+        assert {flow: 1}[copy.deepcopy(flow)] == 1

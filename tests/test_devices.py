@@ -1,0 +1,114 @@
+"""Every device gives the numbers of the CPU: losses, gradients, bounds, and laws of samples."""
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor, nn
+
+import toys
+from hopflow.bounds import coupled_bound, kappa_bound, nll_bound
+from hopflow.couplings import ExactOT
+from hopflow.flow import Flow
+from hopflow.objectives import Bound, CrossEntropy, NoisyCrossEntropy
+from hopflow.paths import PathSample
+from hopflow.predictions import Carry, Evidence, Plain
+from hopflow.samplers import generate
+from hopflow.scores import Scores
+from hopflow.sources import examples
+from hopflow.vocab import Vocab
+
+DEVICES = [
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")),
+    pytest.param("mps", marks=pytest.mark.skipif(not torch.backends.mps.is_available(), reason="no MPS device here")),
+    "cpu",
+]
+VOCAB = Vocab(31, 7)
+
+
+class Small(nn.Module):
+    """A network of one's own: an embedding, a mixing layer, a head; it offers features and a head apart."""
+
+    def __init__(self, vocab: Vocab, width: int = 16) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab.size, width)
+        self.mix = nn.Linear(2 * width + 1, width)
+        self.head = nn.Linear(width, vocab.data)
+
+    def features(self, xt: Tensor, t: Tensor) -> Tensor:
+        e = self.embedding(xt)
+        around = e.mean(1, keepdim=True).expand_as(e)
+        return torch.tanh(self.mix(torch.cat([e, around, t[:, None, None].expand(*xt.shape, 1)], -1)))
+
+    def forward(self, xt: Tensor, t: Tensor) -> Tensor:
+        return self.head(self.features(xt, t))
+
+
+def network() -> Small:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Small(VOCAB)
+
+
+def moved(sample: PathSample, device: str) -> PathSample:
+    return PathSample(*(getattr(sample, name).to(device) for name in ("x0", "x1", "xt", "t", "rest", "dk")))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("prediction", [Plain(), Carry(), Evidence()], ids=str)
+@pytest.mark.parametrize("index", range(4), ids=toys.SOURCES)
+def test_losses_and_gradients_are_those_of_the_cpu(device, prediction, index):
+    source = examples(VOCAB)[index]
+    g = toys.generator(1)
+    x1 = torch.randint(0, VOCAB.data, (8, 12), generator=g)
+    for objective in (CrossEntropy(), Bound(0.0), Bound(1.0), *([NoisyCrossEntropy()] if source.disjoint else [])):
+        flow = Flow(source, prediction=prediction, objective=objective)
+        sample = flow.path.sample(source.sample(8, 12, generator=g), x1, torch.rand(8, generator=g), g)
+        results = []
+        for where in ("cpu", device):
+            model, here = network().to(where), moved(sample, where)
+            logits = model(here.xt, here.t)
+            loss = flow.loss(logits, here)
+            loss.mean().backward()
+            chunked = Scores.from_head(model.features(here.xt, here.t), model.head, here, prediction, source)
+            torch.testing.assert_close(objective(chunked, here), loss, rtol=1e-4, atol=1e-4)
+            results.append([loss.detach().cpu(), *(p.grad.cpu() for p in model.parameters())])
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(b, a, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("index", range(4), ids=toys.SOURCES)
+def test_bounds_are_those_of_the_cpu_with_the_same_seed(device, index):
+    flow = Flow(examples(VOCAB)[index])
+    x1 = torch.randint(0, VOCAB.data, (32, 12), generator=toys.generator(2))
+    unigram = torch.full((VOCAB.data,), 1 / VOCAB.data)
+
+    def all_bounds(where: str) -> list[float]:
+        model, data = network().to(where), x1.to(where)
+        found = [nll_bound(model, flow, data, eta=eta) for eta in (0.0, 1.0)]
+        found += [
+            nll_bound(model, flow, data, eta=1.0, steps=16),
+            nll_bound(model, flow, data, eta=1.0, unigram=unigram),
+        ]
+        found += [coupled_bound(model, flow, data, ExactOT(), minibatch=8)]
+        if flow.source.full:
+            found.append(kappa_bound(model, flow, data))
+        return [estimate.nats for estimate in found]
+
+    assert all_bounds(device) == pytest.approx(all_bounds("cpu"), rel=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", toys.SOURCES)
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_samples_follow_the_exact_law(device, name, eta):
+    flow = toys.oracle(name)
+
+    def model(xt: Tensor, t: Tensor) -> Tensor:
+        return flow.model(xt.cpu(), t.cpu()).float().to(xt.device)
+
+    out = generate(model, flow.flow, n=20_000, length=2, steps=4, eta=eta, device=device, seed=3)
+    assert out.tokens.device.type == device
+    counts = torch.bincount(out.tokens.cpu()[:, 0] * 3 + out.tokens.cpu()[:, 1], minlength=9).numpy()
+    expected = 20_000 * flow.law(eta=eta, steps=4).numpy()
+    assert chisquare(counts, expected / expected.sum() * counts.sum()).pvalue > 0.001 / (8 * len(DEVICES))

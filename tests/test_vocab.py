@@ -1,0 +1,42 @@
+import pytest
+import torch
+
+from hopflow.vocab import Vocab
+
+
+def test_data_tokens_come_first_then_masks():
+    vocab = Vocab(data=3, masks=2)
+    assert vocab.size == 5
+    assert vocab.is_data(torch.arange(5)).tolist() == [True, True, True, False, False]
+
+
+def test_a_vocabulary_needs_no_masks():
+    assert Vocab(data=7).size == 7
+
+
+@pytest.mark.parametrize(("data", "masks"), [(0, 1), (-3, 0), (2, -1)])
+def test_counts_that_make_no_vocabulary_are_refused(data, masks):
+    with pytest.raises(ValueError, match=f"at least one data token.*data={data}, masks={masks}"):
+        Vocab(data, masks)
+
+
+def test_every_id_of_the_vocabulary_passes_its_check():
+    vocab = Vocab(data=3, masks=2)
+    vocab.check(torch.arange(5).view(1, 5))
+    vocab.check_data(torch.arange(3))
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_a_token_that_no_data_sequence_can_hold_is_named_with_the_range_and_a_likely_cause(bad):
+    with pytest.raises(ValueError, match=rf"token id {bad} is out of range.*data tokens are 0 … 2.*tokenizer"):
+        Vocab(data=3, masks=2).check_data(torch.tensor([[0, bad]]))
+
+
+@pytest.mark.parametrize("bad", [-1, 5])
+def test_an_id_outside_the_vocabulary_is_named(bad):
+    with pytest.raises(ValueError, match=rf"token id {bad} is out of range.*data and mask tokens are 0 … 4"):
+        Vocab(data=3, masks=2).check(torch.tensor([0, 4, bad]))
+
+
+def test_no_tokens_are_no_bad_tokens():
+    Vocab(data=3).check_data(torch.empty(0, 4, dtype=torch.long))
