@@ -24,14 +24,14 @@ def analyses(monkeypatch):
     """Stands in for the analyses, which are tested elsewhere; remembers the seed it was given."""
     seen = SimpleNamespace(seed=None, error=None)
 
-    def run(seed, progress):
-        seen.seed = seed
+    def run(seed, analyses, progress):
+        seen.seed, seen.analyses = seed, analyses
         progress("working")
         if seen.error:
             raise seen.error
         return ROWS
 
-    fake = SimpleNamespace(run=run)
+    fake = SimpleNamespace(run=run, ANALYSES=("first", "second", "third"))
     monkeypatch.setitem(sys.modules, "hopflow.evaluation", SimpleNamespace(tightness=fake))
     monkeypatch.setitem(sys.modules, "hopflow.evaluation.tightness", fake)
     return seen
@@ -114,6 +114,16 @@ def test_oracle_prints_paper_and_exact_side_by_side(hopflow, analyses):
 def test_oracle_passes_its_seed_on(hopflow, analyses):
     assert hopflow("oracle", "seed=7").code == 0
     assert analyses.seed == 7
+
+
+def test_oracle_runs_the_analysis_it_is_asked_for(hopflow, analyses):
+    assert hopflow("oracle").code == 0
+    assert analyses.analyses == ("first", "second", "third")
+    assert hopflow("oracle", "analysis=second").code == 0
+    assert analyses.analyses == ("second",)
+    result = hopflow("oracle", "analysis=frist")
+    assert result.code == 2
+    assert "did you mean 'first'?" in result.err
 
 
 def test_oracle_writes_its_rows_as_json(hopflow, analyses, tmp_path):

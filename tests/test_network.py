@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from hopflow.network import resting
+from hopflow.network import clock_dtype, resting
 
 
 def model() -> nn.Module:
@@ -50,3 +50,16 @@ def test_a_plain_function_rests_too():
     with resting(network):
         assert not network(torch.ones(1), torch.zeros(1)).requires_grad
     assert network(torch.ones(1), torch.zeros(1)).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("dtype", "clock"),
+    [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)],
+)
+def test_a_network_gets_its_time_in_a_float_type_it_can_use(dtype, clock):
+    assert clock_dtype(nn.Linear(2, 2).to(dtype)) == clock
+
+
+def test_a_plain_function_gets_the_float_type_of_the_caller():
+    assert clock_dtype(lambda xt, t: xt) == torch.float32
+    assert clock_dtype(lambda xt, t: xt, torch.float64) == torch.float64

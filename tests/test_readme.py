@@ -4,14 +4,12 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LIMIT = 60  # seconds, together
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -30,7 +28,6 @@ def commands(text: str) -> list[list[str]]:
 def test_the_readme_keeps_its_promises(tmp_path, monkeypatch):
     text = README.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    start = time.perf_counter()
     namespace = {"__name__": "readme"}
     for number, code in enumerate(blocks(text, "python"), 1):
         exec(compile(code, f"README.md, Python block {number}", "exec"), namespace)
@@ -38,7 +35,6 @@ def test_the_readme_keeps_its_promises(tmp_path, monkeypatch):
         hopflow = Path(sys.executable).with_name("hopflow")
         run = subprocess.run([hopflow, *words[1:]], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert run.returncode == 0, f"{shlex.join(words)}\n{run.stdout}{run.stderr}"
-    assert time.perf_counter() - start < LIMIT
 
 
 def test_commands_are_found_and_the_others_left_alone():

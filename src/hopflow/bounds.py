@@ -17,7 +17,7 @@ from .draws import Count, Draw, Draws, Forced, stratified
 from .estimate import Estimate
 from .flow import Flow
 from .integrals import Integral, LastStep, LiteralSecond, Proposal, Rates, Steps
-from .network import Network, resting
+from .network import Network, clock_dtype, resting
 from .paths import PathSample
 from .predictions import Evidence
 from .schedules import Positional
@@ -275,7 +275,7 @@ class _Run:
     ) -> Float[Tensor, " N"]:
         """The weighted integrand at each draw; one network call."""
         xt = torch.where(draw.noisy.to(x1.device), x0, x1)
-        t = draw.point.t.float().to(x1.device)
+        t = draw.point.t.to(clock_dtype(self.model)).to(x1.device)
         logits = self.model(xt, t)
         point = draw.point.to(x1.device)
         wide = torch.promote_types(logits.dtype, torch.float32)

@@ -77,13 +77,20 @@ def doctor(json_file: Json = None, debug: Debug = False) -> None:
 
 @app.command()
 def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
-    """Run the paper's three tightness analyses (App. C.5 [C4]) exactly: paper | exact. Settings: seed=0"""
-    chosen = parse_settings(settings or [], {"seed": whole_number})
+    """Run the paper's three tightness analyses (App. C.5 [C4]) exactly: paper | exact.
+
+    Settings: seed=0, analysis=all (or first, second, third).
+    """
+    chosen = parse_settings(
+        settings or [], {"seed": whole_number, "analysis": one_of("all", "first", "second", "third")}
+    )
     _check_target(json_file)
     from .evaluation import tightness
 
     with _progress() as progress:
-        rows = tightness.run(seed=chosen.get("seed", 0), progress=progress)
+        analysis = chosen.get("analysis", "all")
+        analyses = tightness.ANALYSES if analysis == "all" else (analysis,)
+        rows = tightness.run(chosen.get("seed", 0), analyses, progress)
     if json_file:
         names = ("analysis", "quantity", "paper", "exact")
         _write_json(json_file, {"rows": [{name: getattr(row, name) for name in names} for row in rows]})
@@ -114,6 +121,18 @@ def whole_number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 2**63):
         raise ValueError("a whole number from 0 to 2^63 - 1 is expected, e.g. 0")
     return int(text)
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """A reader that takes one of these words, and says which is nearest to any other."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            near = difflib.get_close_matches(text.lower(), words, n=1)
+            raise ValueError(f"did you mean {near[0]!r}?" if near else f"one of {', '.join(words)} is expected")
+        return text
+
+    return read
 
 
 def _check_target(file: Path | None) -> None:

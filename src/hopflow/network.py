@@ -25,3 +25,13 @@ def resting(model: Network) -> Iterator[None]:
     finally:
         for part, training in modes.items():
             part.training = training
+
+
+def clock_dtype(model: Network, plain: torch.dtype = torch.float32) -> torch.dtype:
+    """The float type of the t a network is given: float64 for a float64 module, else float32, since bf16 has no clock.
+
+    `plain` is that of a plain function; the oracle needs float64, its integrators would stumble over a rounded clock.
+    """
+    if not isinstance(model, nn.Module):
+        return plain
+    return torch.float64 if next(model.parameters(), torch.empty(0)).dtype == torch.float64 else torch.float32

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .flow import Flow
-from .network import Network, resting
+from .network import Network, clock_dtype, resting
 from .paths import uniform
 from .velocities import Eta, eta_at, step_sizes, still_noise
 
@@ -94,7 +94,7 @@ def generate(
     count = 0
     with resting(model):
         for step in (sampler or Euler(steps)).events(flow, eta):
-            logits = model(xt, torch.full((n,), step.t, device=device))
+            logits = model(xt, torch.full((n,), step.t, dtype=clock_dtype(model), device=device))
             flow.vocab.check_logits(logits)
             drawn, moved = _move(logits, xt, step, flow, temperature, generator)
             redraws += moved

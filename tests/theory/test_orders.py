@@ -13,7 +13,7 @@ from hopflow import exact
 from hopflow.exact import Oracle, Space, Table
 from hopflow.flow import Flow
 from hopflow.predictions import Carry
-from hopflow.sources import Mask
+from hopflow.sources import Mask, MultiMask
 from hopflow.vocab import Vocab
 
 SPACE = Space(Vocab(2, 1), 3)
@@ -53,3 +53,15 @@ def test_b0_is_the_mean_over_orders_of_the_nll():
 def test_the_sum_over_orders_and_the_kolmogorov_equation_agree(eta):
     timeless = lambda xt, t: TABLE(xt, t)  # noqa: E731  the same network, not known to be without a clock
     torch.testing.assert_close(oracle(timeless).law(eta=eta), oracle().law(eta=eta), atol=1e-9, rtol=0)
+
+
+def test_a_corrector_shuffles_masks_so_that_orders_are_not_enough_with_several_masks():
+    """With two masks and η > 0 the network sees other masks on the way: the law is another one, and is integrated."""
+    flow = Flow(MultiMask(Vocab(2, 2)), prediction=Carry())
+    space = Space(flow.vocab, 2)
+    table = Table(space, toys.dirichlet(len(space.states), 2, 2, seed=4, sharpness=2.0))
+    both = Oracle(flow, toys.dirichlet(4, seed=5), 2, table)
+    integrated = Oracle(flow, both.q, 2, lambda xt, t: table(xt, t))
+    torch.testing.assert_close(both.law(), integrated.law(), atol=1e-9, rtol=0)
+    torch.testing.assert_close(both.law(eta=1.0), integrated.law(eta=1.0), atol=1e-9, rtol=0)
+    assert float((both.law() - both.law(eta=1.0)).abs().max()) > 1e-3

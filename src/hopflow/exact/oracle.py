@@ -11,10 +11,10 @@ from functools import cached_property
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..flow import Flow
-from ..network import Network, resting
+from ..network import Network, clock_dtype, resting
 from ..schedules import Positional
 from ..velocities import Eta, eta_at, kernel, step_sizes, velocity
 from . import kolmogorov
@@ -157,7 +157,7 @@ class Oracle:
             xt = states.repeat(k, 1)
             t = moment.t.repeat_interleave(len(states))
             with resting(self.model):
-                logits = self.model(xt, t.to(_dtype_of(self.model))).double()
+                logits = self.model(xt, t.to(clock_dtype(self.model, torch.float64))).double()
             rest = moment.rest.repeat_interleave(len(states), 0).expand(xt.shape)
             data = self.flow.prediction.log_probs(logits, xt, rest, self.flow.source).exp()
             data = data.view(k, len(states), self.length, -1)
@@ -180,7 +180,7 @@ class Oracle:
         """
         if steps is not None:
             law = self._after_steps(eta, steps)[0]
-        elif end == 0 and isinstance(self.model, Table) and self.flow.prediction.stays(self.flow.source):
+        elif eta == end == 0 and isinstance(self.model, Table) and self.flow.prediction.stays(self.flow.source):
             law = self._over_orders()
         else:
             law = self._after_flow(eta, end)[0]
@@ -288,10 +288,3 @@ def _outer(rows: Float[Tensor, "n l V"]) -> Float[Tensor, "n W"]:
 
 def _chunk(new: Tensor) -> int:
     return max(1, CHUNK // max(new.shape))
-
-
-def _dtype_of(model: Network) -> torch.dtype:
-    """A module's own float type, so that its clock can be fed; float64 for plain functions."""
-    if isinstance(model, nn.Module):
-        return next((p.dtype for p in model.parameters()), torch.float64)
-    return torch.float64

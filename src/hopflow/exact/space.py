@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..network import Network, clock_dtype, resting
 from ..vocab import Vocab
 
 MAX_STATES = 200_000
@@ -113,6 +114,13 @@ class Table:
         for state, position, law in rows:
             probs[space.ids(torch.tensor(state)), position] = torch.tensor(law, dtype=torch.float64)
         return cls(space, probs)
+
+    @classmethod
+    def tabulate(cls, space: Space, network: Network) -> "Table":
+        """A network without a clock, evaluated once on every state."""
+        with resting(network):
+            logits = network(space.states, torch.zeros(len(space.states), dtype=clock_dtype(network)))
+        return cls(space, logits.double().softmax(-1))
 
     def __call__(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:
         return self.logits.to(xt.device)[self.space.ids(xt.cpu()).to(xt.device)]
