@@ -111,7 +111,7 @@ def third(
     steps: int = 2000,
     progress: Progress = _silent,
 ) -> list[Row]:
-    """A network with three hidden units, trained on bigram data; masks as in the paper, and a uniform source beside it."""
+    """A network with three hidden units on bigram data: with masks as in the paper, and from a uniform source."""
     name = f"V{v}L{length}"
     q = bigram(v, length, paper[0], seed)
     masked = Flow(Mask(Vocab(v, 1)), prediction=Carry(), objective=Bound(0.0))
