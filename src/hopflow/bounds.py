@@ -47,8 +47,8 @@ def nll_bound(
     """An upper bound on -log p_θ(x1), p_θ the law of samples drawn with this η: `b0`, `b1`; with steps=N `bn`.
 
     theory.md (B) and (B_N). end=δ stops the continuous sampler at 1-k = δ, where it redraws every position once.
-    `unigram`, the token frequencies, is a control variate for b1. `draws` is the number of points per sequence,
-    `by` how they are drawn.
+    `unigram`, the token counts or frequencies, is a control variate for b1. `draws` is the number of points per
+    sequence, `by` how they are drawn.
     """
     eta_at(eta, torch.zeros(1))
     if not 0 <= end < 1:
@@ -68,7 +68,7 @@ def nll_bound(
     if steps is not None:
         parts: list[tuple[Integral, Draws]] = [(Steps(flow.schedule, steps, eta), by or Forced())]
     else:
-        countable = end == 0 and flow.prediction.stays(flow.source) and not isinstance(flow.schedule, Positional)
+        countable = end == 0 and _countable(flow)
         if isinstance(by, Count) and not countable:
             raise ValueError(
                 "Count needs a disjoint source under Carry or Evidence, one schedule for all positions and end=0; "
@@ -170,7 +170,12 @@ def literal_second_bound(
     return run.estimate(x1, parts, quantity="literal_second", eta=0.0, is_bound=True)
 
 
-@dataclass(frozen=True)
+def _countable(flow: Flow) -> bool:
+    """Only first redraws count, and all positions share a clock: the count estimator is right, and the best."""
+    return flow.prediction.stays(flow.source) and not isinstance(flow.schedule, Positional)
+
+
+@dataclass
 class _Run:
     """One estimation: the network, and how many points are drawn from which seed."""
 
@@ -180,6 +185,8 @@ class _Run:
     seed: int
     batch: int
     unigram: Tensor | None = None
+    dtype: str = ""
+    """What the logits came in."""
 
     def __post_init__(self) -> None:
         if self.draws < 2:
@@ -204,10 +211,10 @@ class _Run:
                 for integral, by in parts:
                     total += self._integrate(integral, by, x0, many, strata, generator)
                 values.append(total.view(len(block), replicates))
+        start = torch.as_tensor(start).cpu().double()
         if self.unigram is not None:  # the known mean of the control variate
-            start = start - self.unigram.log().to(x1.device)[x1].sum(1)
-        start = torch.as_tensor(start, dtype=torch.float64, device="cpu").reshape(-1, 1)
-        return self._of(torch.cat(values) + start, x1, replicates * strata * len(parts), **what)
+            start = start - self._log_unigram()[x1.cpu()].sum(1)
+        return self._of(torch.cat(values) + start.view(-1, 1), x1, replicates * strata * len(parts), **what)
 
     def coupled(
         self,
@@ -232,7 +239,7 @@ class _Run:
                 f"{len(x1)} sequences do not split into minibatches of {minibatch}, and a smaller one would be another "
                 f"coupling: pass x1[:{len(x1) // minibatch * minibatch}] or another minibatch."
             )
-        by: Draws = Count() if self.flow.prediction.stays(self.flow.source) else Forced()
+        by: Draws = Count() if _countable(self.flow) else Forced()
         batches = x1.split(minibatch)
         replicates, strata = self._layout(len(batches))
         generator = torch.Generator().manual_seed(self.seed)
@@ -282,11 +289,12 @@ class _Run:
         sample = PathSample(x0, x1, xt, t, point.rest.to(wide), point.speed.to(wide))
         nats = integral.terms(self.flow.scores(logits, sample), point)
         if self.unigram is not None:  # the network that knows the frequencies only, on the same xt
-            law = self.unigram.log().to(sample.rest)
+            law = self._log_unigram().to(sample.rest.dtype).to(xt.device)
             nothing = torch.zeros(*xt.shape, 1, device=xt.device)
             control = Scores.from_head(nothing, lambda f: law.expand(len(f), -1), sample, Evidence(), self.flow.source)
             nats = nats - integral.terms(control, point)
-        return nats.sum(1).double().cpu() * draw.weight
+        self.dtype = str(logits.dtype).removeprefix("torch.")
+        return nats.sum(1).cpu().double() * draw.weight
 
     def _layout(self, units: int) -> tuple[int, int]:
         """Replicates and strata: an error under stratified times needs replicates, in all at least 16."""
@@ -299,4 +307,9 @@ class _Run:
         self.flow.vocab.check_data(x1)
 
     def _of(self, table: Float[Tensor, "units R"], x1: Int[Tensor, "n L"], calls: int, **what: object) -> Estimate:
-        return Estimate.of(table, length=x1.shape[1], calls=calls, **what)
+        return Estimate.of(table, length=x1.shape[1], calls=calls, dtype=self.dtype, **what)
+
+    def _log_unigram(self) -> Float[Tensor, " Vd"]:
+        assert self.unigram is not None
+        frequencies = self.unigram.cpu().double()
+        return (frequencies / frequencies.sum()).log()

@@ -32,6 +32,7 @@ class Estimate:
     """Network calls per sequence."""
     coupling: str = "Independent"
     dtype: str = "float32"
+    """What the network's logits came in."""
     freedom: int = 0
     """Degrees of freedom of `stderr`."""
     characters: float | None = None
