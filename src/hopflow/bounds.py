@@ -92,7 +92,10 @@ def kappa_bound(
     batch: int = 64,
     characters: float | None = None,
 ) -> Estimate:
-    """`bk`: a near-tight bound for the few-hops sampler (η = 0) of a full-support source.  theory.md (B_κ)"""
+    """`bk`: another bound for the few-hops sampler (η = 0), for a full-support source.  theory.md (B_κ)
+
+    Near-tight where the source is like the data, token by token; on data far from that it can be looser than b0.
+    """
     if not flow.source.full:
         raise ValueError(
             f"B_κ needs a source whose support is exactly the data tokens; {type(flow.source).__name__}'s is not. "

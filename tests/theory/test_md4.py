@@ -30,7 +30,7 @@ def test_the_bound_objective_is_md4s_weighting(schedule):
 def test_its_integral_is_the_mean_over_masked_states():
     flow = toys.oracle("mask", prediction=Carry(), data=2)
     total = torch.zeros(len(flow.space.data), dtype=torch.float64)
-    for moment, weight in exact.bounds.nodes(flow, 0.0):
+    for moment, weight in exact.bounds.nodes(flow):
         law = flow.probs(moment)[..., :2]
         masked = ~flow.flow.vocab.is_data(flow.space.states)
         terms = torch.where(masked[..., None], -law.log(), 0.0) / moment.rest[:, :, None, None]

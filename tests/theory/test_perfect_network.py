@@ -109,3 +109,12 @@ def test_the_kappa_bound_is_far_nearer_than_b0_when_the_source_is_the_bag_of_wor
     flow = Oracle(Flow(source), q, 2, None)
     near, far = flow.mean(exact.kappa_bound(flow)) - flow.entropy, flow.mean(exact.bound(flow)) - flow.entropy
     assert 0 < near < 0.2 * far
+
+
+@pytest.mark.parametrize("name", toys.SOURCES)
+def test_a_sequence_of_probability_1e_20_has_a_finite_bound_too(name):
+    """Until 1-k is as small, such a sequence looks like noise; its b0 is large, not infinite, and its b1 exact."""
+    q = torch.tensor([1e-20, 0.4, 0.3, 0.3], dtype=torch.float64)
+    flow = Oracle(Flow(toys.source(name, data=2)), q, 2, None)
+    assert bool(torch.isfinite(exact.bound(flow)).all())
+    torch.testing.assert_close(exact.bound(flow, eta=1.0)[0], -q[0].log(), atol=1e-6, rtol=0)

@@ -8,8 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..schedules import Positional
 from ..velocities import Eta, eta_at
 from .oracle import CHUNK, EDGE, Moment, Oracle, along
+
+FAR = 300.0
+"""τ at which an integral that has not ended is taken to be infinite: 1-k = 5e-131."""
 
 
 def bound(oracle: Oracle, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0) -> Float[Tensor, " D"]:
@@ -19,16 +23,17 @@ def bound(oracle: Oracle, eta: Eta = 0.0, steps: int | None = None, end: float =
     """
     if steps is not None:
         return _steps_bound(oracle, eta, steps)
-    total = torch.zeros(len(oracle.space.data), dtype=torch.float64)
-    per_tau = total
-    for moment, weight in nodes(oracle, end):
-        p = oracle.probs(moment)
-        terms = _per_target(oracle, lambda q: oracle.velocities(moment, eta, q), p)  # noqa: B023
-        per_tau = moment.per_tau[:, None] * _mean_given_x1(oracle, moment.rest, terms)
-        total = total + (weight[:, None] * per_tau).sum(0)
-    if end == 0:  # a finite integral has nothing left at the edge
-        return torch.where(per_tau[-1] > 1e-6, math.inf, total)
-    last = oracle.moment(torch.tensor([math.log((1 - end) / end)], dtype=torch.float64))
+    if end == 0:
+        total, left = _rate_integral(oracle, eta, -EDGE, EDGE)
+        edge = EDGE
+        # an unlikely sequence looks like noise until 1-k is as small as it is unlikely: follow the integral to its end
+        while float(left.max()) > 1e-12 and edge < FAR and not isinstance(oracle.flow.schedule, Positional):
+            more, left = _rate_integral(oracle, eta, edge, edge + 20)
+            total, edge = total + more, edge + 20
+        return torch.where(left > 1e-6, math.inf, total)
+    stop = math.log((1 - end) / end)
+    total, _ = _rate_integral(oracle, eta, -EDGE, stop)
+    last = oracle.moment(torch.tensor([stop], dtype=torch.float64))
     return total + _mean_given_x1(oracle, last.rest, -oracle.probs(last)[..., : oracle.flow.vocab.data].log())[0]
 
 
@@ -44,7 +49,7 @@ def kappa_bound(oracle: Oracle) -> Float[Tensor, " D"]:
     mix = k0 * eye[: flow.vocab.data] + (1 - k0) * p0  # (Vd, V), a row per x1^i
     total = torch.where(mix > 0, mix * (mix / p0).log(), 0.0).sum(1)[space.data].sum(1)
     xt = space.states
-    for moment, weight in nodes(oracle, 0.0):
+    for moment, weight in nodes(oracle):
         v = oracle.velocities(moment, 0.0)
         kappa = torch.exp(-moment.rest)[:, None]  # (K, 1, #L)
         noise = -torch.expm1(-moment.rest)[:, None]
@@ -65,7 +70,7 @@ def coupled(oracle: Oracle) -> float:
     (15) [first_B] as printed: no bound unless pairs are independent.
     """
     total = 0.0
-    for moment, weight in nodes(oracle, 0.0):
+    for moment, weight in nodes(oracle):
         p = oracle.probs(moment)
         terms = _per_target(oracle, lambda q: oracle.velocities(moment, 0.0, q), p)  # noqa: B023
         mass = oracle.joint_with_x1(moment)
@@ -98,13 +103,25 @@ def precise_nll(oracle: Oracle) -> Float[Tensor, " D"]:
     return exact
 
 
-def nodes(oracle: Oracle, end: float) -> Iterator[tuple[Moment, Float[Tensor, " K"]]]:
+def nodes(oracle: Oracle, a: float = -EDGE, b: float = EDGE) -> Iterator[tuple[Moment, Float[Tensor, " K"]]]:
     """Points of time and their weights in τ, as many at once as memory allows."""
-    taus, weights = _gauss(-EDGE, EDGE if end == 0 else math.log((1 - end) / end))
+    taus, weights = _gauss(a, b)
     size = len(oracle.space.states) * oracle.length * oracle.flow.vocab.size
     step = max(1, CHUNK // size)
     for tau, weight in zip(taus.split(step), weights.split(step), strict=True):
         yield oracle.moment(tau), weight
+
+
+def _rate_integral(oracle: Oracle, eta: Eta, a: float, b: float) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+    """∫ of the rate divergence for every x1 from τ = a to b, and what the integrand is at its last node."""
+    total = torch.zeros(len(oracle.space.data), dtype=torch.float64)
+    per_tau = total[None]
+    for moment, weight in nodes(oracle, a, b):
+        p = oracle.probs(moment)
+        terms = _per_target(oracle, lambda q: oracle.velocities(moment, eta, q), p)  # noqa: B023
+        per_tau = moment.per_tau[:, None] * _mean_given_x1(oracle, moment.rest, terms)
+        total = total + (weight[:, None] * per_tau).sum(0)
+    return total, per_tau[-1]
 
 
 def _gauss(a: float, b: float, width: float = 2.0, order: int = 8) -> tuple[Tensor, Tensor]:

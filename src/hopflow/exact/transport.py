@@ -28,7 +28,7 @@ def dynamic_cost(oracle: Oracle, dissimilarity: Float[Tensor, "V V"]) -> float:
     Eq. (11) [discrete_dynamic_formulation]
     """
     total, masks = 0.0, oracle.flow.vocab.masks
-    for moment, weight in nodes(oracle, 0.0):
+    for moment, weight in nodes(oracle):
         law, marginal = oracle.predictive(moment)
         p = torch.cat([law, law.new_zeros(*law.shape[:-1], masks)], -1)
         u = oracle.velocities(moment, 0.0, p)  # (K, S, L, V)
