@@ -161,17 +161,19 @@ CASES = {
 }
 
 
+MILD, WILD = 0.5, 3.0  # logits of this size: a network near the truth, and one that contradicts its data
 COVERED = [
-    (name, case) for name in toys.SOURCES for case in CASES if case != "count" or toys.source(name).disjoint
+    (name, case, MILD) for name in toys.SOURCES for case in CASES if case != "count" or toys.source(name).disjoint
 ]  # the count estimator is for disjoint sources
+COVERED += [(name, case, WILD) for name in ("uniform", "bag_of_words") for case in ("forced", "forced b1")]
 
 
-@pytest.mark.parametrize(("name", "case"), COVERED)
-def test_95_percent_intervals_hold_the_exact_value_93_5_to_96_5_percent_of_the_time(name, case, monkeypatch):
+@pytest.mark.parametrize(("name", "case", "size"), COVERED)
+def test_95_percent_intervals_hold_the_exact_value_93_5_to_96_5_percent_of_the_time(name, case, size, monkeypatch):
     """2,000 repeats of an estimate from 256 sequences with 4 draws each, in one vectorised run."""
-    flow = toys.oracle(name, network=toys.Clocked.random(toys.oracle(name).space, 11, size=0.5))
-    repeats, size = 2000, 256
-    x1 = data(flow, repeats * size, 8)
+    flow = toys.oracle(name, network=toys.Clocked.random(toys.oracle(name).space, 11, size=size))
+    repeats, sequences = 2000, 256
+    x1 = data(flow, repeats * sequences, 8)
     tables: list[torch.Tensor] = []
     make = Estimate.of.__func__  # type: ignore[attr-defined]
 
@@ -185,7 +187,7 @@ def test_95_percent_intervals_hold_the_exact_value_93_5_to_96_5_percent_of_the_t
     what = {"quantity": "b", "length": 2, "eta": 0.0, "is_bound": True, "calls": 4}
     arguments = {key: value for key, value in CASES[case].items() if key in ("eta", "steps")}
     target = flow.mean(exact.bound(flow, **arguments))
-    intervals = [make(Estimate, part, **what).interval() for part in table.split(size)]
+    intervals = [make(Estimate, part, **what).interval() for part in table.split(sequences)]
     held = sum(low <= target <= high for low, high in intervals) / repeats
     assert 0.935 <= held <= 0.965
     assert abs(whole.nats - target) < 4 * whole.stderr
@@ -265,6 +267,22 @@ def test_bad_input_is_named_with_the_way_out():
         nll_bound(model, flow.flow, x1, draws=1)
     with pytest.raises(ValueError, match=r"Count needs a disjoint source.*Forced"):
         nll_bound(model, flow.flow, x1, by=Count())
+    with pytest.raises(ValueError, match=r"Count needs a disjoint source.*no steps"):
+        nll_bound(toys.oracle("mask").model, toys.oracle("mask").flow, x1, steps=6, by=Count())
+    with pytest.raises(ValueError, match="two samplers"):
+        nll_bound(model, flow.flow, x1, steps=6, end=0.1)
+    with pytest.raises(ValueError, match="with position-specific schedules pass steps=N"):
+        nll_bound(model, Flow(flow.flow.source, schedule=Positional((Linear(), Cosine()))), x1, end=0.1)
+    with pytest.raises(ValueError, match="2 schedules, the sequences 3 positions"):
+        nll_bound(model, Flow(flow.flow.source, schedule=Positional((Linear(), Cosine()))), x1.repeat(1, 2)[:, :3])
+    with pytest.raises(ValueError, match="finite"):
+        nll_bound(model, flow.flow, x1, eta=math.inf)
+    with pytest.raises(ValueError, match="at least 1; got 0"):
+        nll_bound(model, flow.flow, x1, batch=0)
+    with pytest.raises(ValueError, match="minibatch must lie between 1 and"):
+        coupled_bound(model, flow.flow, x1, ExactOT(), minibatch=128)
+    with pytest.raises(ValueError, match="the network gave NaN"):
+        nll_bound(lambda xt, t: torch.full((*xt.shape, 3), math.nan), flow.flow, x1)
     with pytest.raises(ValueError, match="eta=1"):
         nll_bound(model, flow.flow, x1, unigram=torch.ones(3) / 3)
     with pytest.raises(ValueError, match="positive frequencies"):
@@ -276,6 +294,22 @@ def test_bad_input_is_named_with_the_way_out():
         kappa_bound(masked.model, masked.flow, masked.space.data)
     with pytest.raises(ValueError, match="single-mask"):
         literal_second_bound(model, flow.flow, x1)
+
+
+@pytest.mark.parametrize("name", ["uniform", "bag_of_words"])
+def test_a_target_that_underflows_has_a_finite_price(name):
+    """log P(x1) = -120: P is 0 in float32, its logarithm is not; with η(t) = 0, and with p0(x1) = 0."""
+    source = toys.source(name) if name == "uniform" else BagOfWords(Vocab(3), (0.5, 0.5, 0.0))
+    x1 = torch.full((16, 2), 2)
+    logits = torch.tensor([0.0, 0.0, -120.0])
+
+    def network(dtype: torch.dtype) -> object:
+        return lambda xt, t: logits.to(dtype).expand(*xt.shape, 3)
+
+    eta = (lambda t: torch.zeros_like(t)) if name == "uniform" else 1.0
+    narrow, wide = (nll_bound(network(d), Flow(source), x1, eta=eta) for d in (torch.float32, torch.float64))
+    assert narrow.nats == pytest.approx(wide.nats, rel=1e-4)
+    assert narrow.nats > 100
 
 
 def test_a_token_the_source_never_draws_has_no_kappa_bound():

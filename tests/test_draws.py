@@ -1,3 +1,6 @@
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -65,10 +68,30 @@ def never_drawn(by: Forced) -> int | None:
     return 0 if by.noise == 1 else L if by.data == 1 else None
 
 
-@pytest.mark.parametrize("schedule", [Linear(), Cosine(), POSITIONAL], ids=["linear", "cosine", "positional"])
+@pytest.mark.parametrize("late", [0.0, 0.5])
+@pytest.mark.parametrize("schedule", [Linear(), Cosine()], ids=["linear", "cosine"])
 @pytest.mark.parametrize("by", FORCED, ids=repr)
-def test_forced_draws_have_the_mean_of_the_path(by, schedule):
-    check(by, schedule, never_drawn(by))
+def test_forced_draws_have_the_mean_of_the_path(by, schedule, late):
+    check(replace(by, late=late), schedule, never_drawn(by))
+
+
+@pytest.mark.parametrize("by", FORCED, ids=repr)
+def test_with_position_specific_schedules_too(by):
+    check(replace(by, late=0.0), POSITIONAL, never_drawn(by))
+
+
+def test_late_points_need_one_schedule_for_all_positions():
+    u = stratified(4, 8, generator(0)).flatten()
+    with pytest.raises(ValueError, match=r"one schedule for all positions; use Forced\(late=0\)"):
+        Forced().draw(continuous(POSITIONAL), u, L, generator(0))
+
+
+def test_half_of_the_points_are_log_uniform_near_the_end():
+    u = stratified(1, 100_000, generator(0)).flatten()
+    rest = Forced(late=0.5).draw(continuous(Linear()), u, L, generator(0)).point.rest[:, 0]
+    for least in (1e-9, 1e-6, 1e-3):  # each decade of 12 holds a 24th, and the uniform half adds its own
+        share = float((rest <= least).double().mean())
+        assert share == pytest.approx(0.5 * (1 + math.log10(least) / 12) + 0.5 * least, abs=1e-3)
 
 
 def test_counted_draws_have_the_mean_of_the_path_for_what_only_noise_costs():
@@ -80,7 +103,7 @@ def test_counted_draws_have_the_mean_of_the_path_for_what_only_noise_costs():
 def test_a_forced_weight_is_the_density_of_the_path_over_that_of_the_draw(noise, data, seed):
     noise, data = noise * (1 - data), data
     u = 1 - torch.rand(20, generator=generator(seed), dtype=torch.float64)
-    draw = Forced(noise, data).draw(continuous(Linear()), u, L, generator(seed))
+    draw = Forced(noise, data, late=0.0).draw(continuous(Linear()), u, L, generator(seed))
     m = draw.noisy.sum(1)
     density = (1 - noise - data) + noise * m / (L * u) + data * (L - m) / (L * (1 - u))
     torch.testing.assert_close(draw.weight, 1 / density)
@@ -88,10 +111,10 @@ def test_a_forced_weight_is_the_density_of_the_path_over_that_of_the_draw(noise,
 
 def test_with_forced_noise_a_cost_of_one_over_rest_per_noisy_position_stays_bounded():
     u = torch.logspace(-14, 0, 10_000, dtype=torch.float64)
-    draw = Forced(0.8).draw(continuous(Linear()), u, L, generator(0))
+    draw = Forced(0.8, late=0.0).draw(continuous(Linear()), u, L, generator(0))
     cost = draw.weight * draw.noisy.sum(1) / u
     assert (cost <= L / 0.8 + 1e-9).all()
-    plain = Forced(0.0).draw(continuous(Linear()), u, L, generator(0))
+    plain = Forced(0.0, late=0.0).draw(continuous(Linear()), u, L, generator(0))
     assert (plain.weight * plain.noisy.sum(1) / u).max() > 10 * L
 
 
@@ -107,8 +130,8 @@ def test_weights_are_finite_and_never_negative_at_the_very_ends(by, schedule):
 
 def test_forced_noise_makes_a_position_noisy_and_forced_data_makes_one_data():
     tiny, almost = (torch.full((500,), x, dtype=torch.float64) for x in (1e-12, 1 - 1e-12))
-    assert (Forced(1.0).draw(continuous(Linear()), tiny, L, generator(0)).noisy.sum(1) == 1).all()
-    assert (Forced(0.0, 1.0).draw(continuous(Linear()), almost, L, generator(0)).noisy.sum(1) == L - 1).all()
+    assert (Forced(1.0, late=0.0).draw(continuous(Linear()), tiny, L, generator(0)).noisy.sum(1) == 1).all()
+    assert (Forced(0.0, 1.0, late=0.0).draw(continuous(Linear()), almost, L, generator(0)).noisy.sum(1) == L - 1).all()
 
 
 @pytest.mark.parametrize(("noise", "data"), [(-0.1, 0.0), (0.0, -0.1), (0.8, 0.3), (1.1, 0.0)])
@@ -168,7 +191,7 @@ def test_the_same_seed_gives_the_same_draws():
 
 def test_rows_of_a_draw_are_those_rows():
     u = stratified(4, 8, generator(0)).flatten()
-    draw = Forced().draw(continuous(POSITIONAL), u, L, generator(0))
+    draw = Forced(late=0.0).draw(continuous(POSITIONAL), u, L, generator(0))
     some = draw.rows(slice(3, 7))
     assert torch.equal(some.noisy, draw.noisy[3:7])
     assert torch.equal(some.weight, draw.weight[3:7])

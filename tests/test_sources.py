@@ -139,7 +139,7 @@ def test_masks_and_foreign_tokens_are_no_words():
 
 
 def test_no_words_give_no_frequencies():
-    with pytest.raises(ValueError, match="sum to"):
+    with pytest.raises(ValueError, match="no tokens to count"):
         BagOfWords.of(VOCAB, torch.empty(0, dtype=torch.long))
 
 

@@ -1,3 +1,4 @@
+import math
 from itertools import pairwise
 
 import pytest
@@ -224,9 +225,12 @@ def test_eta_may_be_a_number_or_a_function_of_t():
     assert eta_at(2.0, t).tolist() == [2.0, 2.0, 2.0]
     assert eta_at(lambda t: 1 - t, t).tolist() == [1.0, 0.5, 0.0]
     assert eta_at(lambda t: torch.tensor(0.5), t).tolist() == [0.5, 0.5, 0.5]
+    assert eta_at(lambda t: 0.5, t).tolist() == [0.5, 0.5, 0.5]
 
 
-@pytest.mark.parametrize("eta", [-1.0, float("nan"), lambda t: t - 0.5], ids=["negative", "nan", "function"])
-def test_a_negative_eta_is_refused(eta):
-    with pytest.raises(ValueError, match=r"eta must be ≥ 0 \(0 is the few-hops sampler"):
+@pytest.mark.parametrize(
+    "eta", [-1.0, math.nan, math.inf, lambda t: t - 0.5], ids=["negative", "nan", "inf", "function"]
+)
+def test_an_eta_that_is_negative_or_not_finite_is_refused(eta):
+    with pytest.raises(ValueError, match=r"eta must be ≥ 0 and finite \(0 is the few-hops sampler"):
         eta_at(eta, torch.tensor([0.0, 0.9]))

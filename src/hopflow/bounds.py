@@ -22,7 +22,7 @@ from .paths import PathSample
 from .predictions import Evidence
 from .schedules import Positional
 from .scores import Scores
-from .sources import Mask, Source
+from .sources import Source
 from .velocities import Eta, eta_at
 
 BLOCK = 1 << 18
@@ -48,7 +48,8 @@ def nll_bound(
 
     theory.md (B) and (B_N). end=δ stops the continuous sampler at 1-k = δ, where it redraws every position once.
     `unigram`, the token counts or frequencies, is a control variate for b1. `draws` is the number of points per
-    sequence, `by` how they are drawn.
+    sequence, in 2 or more replicates that the error comes from (16 in all, so that one sequence alone gets 16), and
+    `by` how they are drawn.
     """
     eta_at(eta, torch.zeros(1))
     if not 0 <= end < 1:
@@ -61,22 +62,25 @@ def nll_bound(
             f"{type(flow.source).__name__}: near t = 1 such a network goes on redrawing. Pass steps=N for the bound "
             f"of the N-step sampler, or end=1e-3 for one that stops there and redraws once; or use Evidence()."
         )
+    if steps is not None and end > 0:
+        raise ValueError("steps=N and end=δ are two samplers, each with its own last step: pass one of them")
+    if end > 0 and isinstance(flow.schedule, Positional):
+        raise ValueError("end=δ needs one 1-k for all positions; with position-specific schedules pass steps=N")
     if unigram is not None and (eta != 1 or steps is not None or end > 0):
         raise ValueError(
             "the unigram control variate has a known mean only for eta=1 in continuous time (no steps, no end)"
         )
-    if steps is not None:
-        parts: list[tuple[Integral, Draws]] = [(Steps(flow.schedule, steps, eta), by or Forced())]
-    else:
-        countable = end == 0 and _countable(flow)
-        if isinstance(by, Count) and not countable:
-            raise ValueError(
-                "Count needs a disjoint source under Carry or Evidence, one schedule for all positions and end=0; "
-                "use Forced()"
-            )
-        parts = [(Rates(flow.schedule, eta, end), by or (Count() if countable else Forced()))]
-        if end > 0:
-            parts.append((LastStep(flow.schedule, end), Forced(noise=0.0)))
+    countable = steps is None and end == 0 and _countable(flow)
+    if isinstance(by, Count) and not countable:
+        raise ValueError(
+            "Count needs a disjoint source under Carry or Evidence, one schedule for all positions, and continuous "
+            "time to its end (no steps, no end); use Forced()"
+        )
+    by = by or (Count() if countable else _forced(flow))
+    integral: Integral = Rates(flow.schedule, eta, end) if steps is None else Steps(flow.schedule, steps, eta)
+    parts = [(integral, by)]
+    if end > 0:
+        parts.append((LastStep(flow.schedule, end), Forced(noise=0.0, late=0.0)))
     name = "bn" if steps is not None else "b_eta" if callable(eta) else f"b{eta:g}"
     run = _Run(model, flow, draws, seed, batch, unigram)
     return run.estimate(x1, parts, quantity=name, eta=eta, is_bound=True, characters=characters)
@@ -104,7 +108,7 @@ def kappa_bound(
     if not flow.prediction.settles(flow.source):
         raise ValueError(f"B_κ is infinite under {type(flow.prediction).__name__}; it needs prediction=Evidence().")
     run = _Run(model, flow, draws, seed, batch)
-    parts: list[tuple[Integral, Draws]] = [(Proposal(flow.schedule), Forced())]
+    parts: list[tuple[Integral, Draws]] = [(Proposal(flow.schedule), _forced(flow))]
     start = proposal_start(flow.source, x1).sum(1)
     return run.estimate(x1, parts, start, quantity="bk", eta=0.0, is_bound=True, characters=characters)
 
@@ -159,7 +163,7 @@ def literal_second_bound(
     model: Network, flow: Flow, x1: Int[Tensor, "n L"], *, draws: int = 16, seed: int = 0, batch: int = 64
 ) -> Estimate:
     """The paper's second bound to the letter, Alg. 3 [alg2], for the single mask: there its mean is the first's."""
-    if not isinstance(flow.source, Mask):
+    if not (flow.source.disjoint and float(flow.source.token_probs().max()) == 1):
         raise ValueError(
             f"the literal second bound needs a single-mask source (its backward rate assumes p0 = δ_m); "
             f"got {type(flow.source).__name__}. Use nll_bound(eta=1), the bound B_1 it was meant to be."
@@ -169,13 +173,17 @@ def literal_second_bound(
             f"the second bound is infinite under {type(flow.prediction).__name__}; use Carry() or Evidence()."
         )
     run = _Run(model, flow, draws, seed, batch)
-    parts: list[tuple[Integral, Draws]] = [(LiteralSecond(flow.schedule), Forced(noise=0.4, data=0.4))]
+    parts: list[tuple[Integral, Draws]] = [(LiteralSecond(flow.schedule), Forced(noise=0.4, data=0.4, late=0.0))]
     return run.estimate(x1, parts, quantity="literal_second", eta=0.0, is_bound=True)
 
 
 def _countable(flow: Flow) -> bool:
     """Only first redraws count, and all positions share a clock: the count estimator is right, and the best."""
     return flow.prediction.stays(flow.source) and not isinstance(flow.schedule, Positional)
+
+
+def _forced(flow: Flow) -> Forced:
+    return Forced(late=0.0) if isinstance(flow.schedule, Positional) else Forced()
 
 
 @dataclass
@@ -194,13 +202,15 @@ class _Run:
     def __post_init__(self) -> None:
         if self.draws < 2:
             raise ValueError(f"an error needs at least draws=2 points per sequence; got {self.draws}")
+        if self.batch < 1:
+            raise ValueError(f"batch is the number of sequences per network call, at least 1; got {self.batch}")
         if self.unigram is not None and not bool((self.unigram > 0).all()):
             raise ValueError("the unigram control variate needs positive frequencies; add 1 to every count")
 
     def estimate(
         self, x1: Int[Tensor, "n L"], parts: list[tuple[Integral, Draws]], start: Tensor | float = 0.0, **what: object
     ) -> Estimate:
-        """Sum the parts for every sequence, each from its own independent draws."""
+        """Sum the parts for every sequence, each from draws of its own."""
         self._check(x1)
         replicates, strata = self._layout(len(x1))
         generator = torch.Generator().manual_seed(self.seed)
@@ -237,12 +247,14 @@ class _Run:
             raise ValueError(
                 f"the coupled bound is infinite under {type(self.flow.prediction).__name__}; use Evidence()."
             )
+        if not 1 <= minibatch <= len(x1):
+            raise ValueError(f"minibatch must lie between 1 and the number of sequences, {len(x1)}; got {minibatch}")
         if len(x1) % minibatch:
             raise ValueError(
                 f"{len(x1)} sequences do not split into minibatches of {minibatch}, and a smaller one would be another "
                 f"coupling: pass x1[:{len(x1) // minibatch * minibatch}] or another minibatch."
             )
-        by: Draws = Count() if _countable(self.flow) else Forced()
+        by: Draws = Count() if _countable(self.flow) else _forced(self.flow)
         batches = x1.split(minibatch)
         replicates, strata = self._layout(len(batches))
         generator = torch.Generator().manual_seed(self.seed)
@@ -291,6 +303,8 @@ class _Run:
         wide = torch.promote_types(logits.dtype, torch.float32)
         sample = PathSample(x0, x1, xt, t, point.rest.to(wide), point.speed.to(wide))
         nats = integral.terms(self.flow.scores(logits, sample), point)
+        if bool(torch.isnan(nats).any()):
+            raise ValueError("the network gave NaN: no number can be reported; look at its weights and its inputs")
         if self.unigram is not None:  # the network that knows the frequencies only, on the same xt
             law = self._log_unigram().to(sample.rest.dtype).to(xt.device)
             nothing = torch.zeros(*xt.shape, 1, device=xt.device)
@@ -305,9 +319,10 @@ class _Run:
         return replicates, max(1, self.draws // replicates)
 
     def _check(self, x1: Int[Tensor, "n L"]) -> None:
-        if x1.numel() == 0:
-            raise ValueError(f"there is nothing to evaluate: x1 is {tuple(x1.shape)}")
+        if x1.ndim != 2 or x1.numel() == 0:
+            raise ValueError(f"there is nothing to evaluate: x1 must be (sequences, length); got {tuple(x1.shape)}")
         self.flow.vocab.check_data(x1)
+        self.flow.schedule.check_length(x1.shape[1])
 
     def _of(self, table: Float[Tensor, "units R"], x1: Int[Tensor, "n L"], calls: int, **what: object) -> Estimate:
         return Estimate.of(table, length=x1.shape[1], calls=calls, dtype=self.dtype, **what)

@@ -6,6 +6,7 @@ Exit codes: 0 ok, 1 bug, 2 user input, 3 environment, 4 interrupted.
 import difflib
 import errno
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -143,6 +144,8 @@ def _check_target(file: Path | None) -> None:
         raise IsADirectoryError(errno.EISDIR, "this is a folder, a file is needed", str(file))
     if not file.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "its folder does not exist", str(file))
+    if not os.access(file.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "its folder may not be written to", str(file))
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:

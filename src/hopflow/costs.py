@@ -66,7 +66,7 @@ class SquaredEmbedding(Cost):
 def _table(embedding: Float[Tensor, "V D"] | None) -> Float[Tensor, "V D"]:
     if embedding is None:
         raise ValueError(
-            "SquaredEmbedding needs the embedding table: pair(x0, x1, generator, embedding=model.embedding)"
+            "SquaredEmbedding needs the embedding table: pair(x0, x1, generator, embedding=model.embedding.weight)"
         )
     return embedding
 

@@ -20,7 +20,7 @@ from .velocities import Eta, divergence, eta_at, still_noise
 def rate_divergence(scores: Scores, eta: Eta) -> Float[Tensor, "B L"]:
     """Σ_{x≠xt} [c log(c/v) - c + v] with c = v_η[δ_x1], v = v_η[P], per unit of k.  theory.md (B)"""
     rest = scores.sample.rest
-    # at t = 0 and t = 1 themselves, the limit: rates grow without end, what they multiply is 0
+    # at t = 0 itself, the limit; at t = 1 itself, a single point, finite where the limit is
     a, b = 1 / rest.clamp(min=torch.finfo(rest.dtype).tiny), 1 / (1 - rest).clamp(min=1e-12)
     return _leaving(scores, a, eta_at(eta, scores.sample.t)[:, None] * b, spread=eta != 0)
 
@@ -36,11 +36,12 @@ def kernel_divergence(
     other, pt = scores.log_other.exp(), scores.log_pt.exp()
     elsewhere = s * (1 - p0_xt)
     # the chance to stay, of K[δ_x1] and of K[P]; sums of what is ≥ 0, since P(xt) may be far below 1
-    at_least, rest_of_it = 1 - r - elsewhere, r + elsewhere * rho
+    at_least, rest_of_it = (1 - r - elsewhere).clamp(min=0), r + elsewhere * rho
     c = torch.where(arrived, 1 - elsewhere * one_minus_rho, at_least)
     v = at_least + rest_of_it * pt
+    log_v = torch.where(v > 0, v, 1.0).log() + torch.where(v > 0, 0.0, rest_of_it.log() + scores.log_pt)
     difference = rest_of_it * torch.where(arrived, -other, pt)
-    return _leaving(scores, r, s, spread) + divergence(c, v, difference)
+    return _leaving(scores, r, s, spread) + divergence(c, v, difference, log_v)
 
 
 def proposal_divergence(scores: Scores) -> Float[Tensor, "B L"]:
@@ -81,7 +82,8 @@ def _leaving_rows(
     source: Source,
     prediction: Prediction,
 ) -> Float[Tensor, " n"]:
-    p, at_xt, at_x1 = _rows(logits, xt, x1, rest, source, prediction)
+    log_p, at_xt, at_x1 = _rows(logits, xt, x1, rest, source, prediction)
+    p = log_p.exp()
     p0 = source.probs_on(logits.device, p.dtype)
     rho, one_minus_rho = still_noise(1 - rest, rest, p0[xt])
     other = torch.where(at_xt, 0.0, p).sum(1)  # 1 - P(xt)
@@ -91,15 +93,23 @@ def _leaving_rows(
     v_noise = b * (one_minus_rho + rho * other)  # b·(1 - ρP(xt))
     d_noise = b * rho * torch.where(arrived, other, -pt)
 
-    def terms(p0: Tensor, hit: Tensor | float, p: Tensor | float) -> Tensor:
+    def terms(p0: Tensor, hit: float, p: Tensor | float, log_p: Tensor | None = None) -> Tensor:
         c = a[:, None] * hit + c_noise[:, None] * p0
         v = a[:, None] * p + v_noise[:, None] * p0
-        return divergence(c, v, a[:, None] * (p - hit) + d_noise[:, None] * p0)
+        log_v = (
+            None
+            if log_p is None
+            else torch.where(v > 0, v, 1.0).log() + torch.where(v > 0, 0.0, a[:, None].log() + log_p)
+        )
+        return divergence(c, v, a[:, None] * (p - hit) + d_noise[:, None] * p0, log_v)
 
-    data = torch.where(at_xt, 0.0, terms(p0[: source.vocab.data], at_x1.to(p.dtype), p)).sum(1)
+    data = torch.where(at_xt | at_x1, 0.0, terms(p0[: source.vocab.data], 0.0, p)).sum(1)
+    # x1 apart: it alone has c without noise, and may be so unlikely that P(x1) underflows while its logarithm does not
+    log_p1 = log_p.gather(1, x1[:, None])
+    target = torch.where(arrived, 0.0, terms(p0[x1][:, None], 1.0, log_p1.exp(), log_p1)[:, 0])
     # all masks but xt share one ratio c/v, so their sum is one term
     masks = p0[source.vocab.data :].sum() - torch.where(source.vocab.is_data(xt), 0.0, p0[xt])
-    return data + terms(masks[:, None], 0.0, 0.0)[:, 0]
+    return data + target + terms(masks[:, None], 0.0, 0.0)[:, 0]
 
 
 def _proposal_rows(
@@ -110,15 +120,15 @@ def _proposal_rows(
     source: Source,
     prediction: Prediction,
 ) -> Float[Tensor, " n"]:
-    p, at_xt, at_x1 = _rows(logits, xt, x1, rest, source, prediction)
-    p0 = source.probs_on(logits.device, p.dtype)
+    log_p, at_xt, at_x1 = _rows(logits, xt, x1, rest, source, prediction)
+    p0 = source.probs_on(logits.device, log_p.dtype)
     rest_kappa = -torch.expm1(-rest)  # 1 - κ
     _, one_minus_rho = still_noise(torch.exp(-rest), rest_kappa, p0[xt])
     noise = torch.where(xt == x1, one_minus_rho, 1.0)
     odds = torch.exp(-rest) / rest_kappa  # κ/(1-κ)
     c = odds[:, None] * at_x1 + noise[:, None] * p0[: source.vocab.data]
-    v = p / rest[:, None]
-    return torch.where(at_xt, 0.0, divergence(c, v, v - c)).sum(1)
+    v = log_p.exp() / rest[:, None]
+    return torch.where(at_xt, 0.0, divergence(c, v, v - c, log_p - rest.log()[:, None])).sum(1)
 
 
 def _rows(
@@ -129,7 +139,7 @@ def _rows(
     source: Source,
     prediction: Prediction,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """P over data tokens, and where its columns are xt and x1."""
-    p = prediction.log_probs(logits, xt, rest, source).exp()
+    """log P over data tokens, and where its columns are xt and x1."""
+    log_p = prediction.log_probs(logits, xt, rest, source)
     column = torch.arange(logits.shape[1], device=logits.device)
-    return p, column == xt[:, None], column == x1[:, None]
+    return log_p, column == xt[:, None], column == x1[:, None]

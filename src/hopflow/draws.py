@@ -5,6 +5,7 @@ rare, with chance 1-k, and costs 1/(1-k). So noisy positions are forced, and the
 Estimating).
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from .paths import uniform
 from .schedules import Schedule
+
+LEAST = 1e-12
+"""The least 1-k that points near k = 1 are spread to; below it uniform points are left."""
 
 
 @dataclass(frozen=True)
@@ -62,24 +66,31 @@ class Draws(ABC):
 class Forced(Draws):
     """For any source: with chance `noise` one position is made noisy, with chance `data` one is made data.
 
-    theory.md (V), with a = 1 - noise - data. Forced(0) is plain uniform k, whose error cannot be trusted; `data` is
-    for integrands that are also singular at k = 0.
+    theory.md (V), with a = 1 - noise - data; Forced(0) is uniform k, whose error cannot be trusted. A network that
+    contradicts the data pays at positions that have arrived, until 1-k is very small: a share `late` of the points has
+    1-k log-uniform. `data` is for integrands that are also singular at k = 0.
     """
 
-    noise: float = 0.8
+    noise: float = 0.5
     data: float = 0.0
+    late: float = 0.5
 
     def __post_init__(self) -> None:
         if self.noise < 0 or self.data < 0 or self.noise + self.data > 1:
             raise ValueError(
                 f"noise and data are chances of forcing, with sum at most 1; got {self.noise} and {self.data}"
             )
+        if not 0 <= self.late < 1:
+            raise ValueError(f"late is the share of points near k = 1, in [0, 1); got {self.late}")
 
     def draw(self, clock: Clock, u: Float[Tensor, " N"], length: int, generator: torch.Generator | None) -> Draw:
         grid = u[:, None].expand(-1, length)
         position = (uniform(u, generator) * length).long().clamp(max=length - 1)
         which = uniform(u, generator)[:, None]
+        u, density = self._spread(u)
         point = clock(u, position)
+        if self.late and point.rest.shape[1] > 1:
+            raise ValueError("points near k = 1 need one schedule for all positions; use Forced(late=0)")
         here = torch.arange(length, device=u.device) == position[:, None]
         noisy = uniform(grid, generator) < point.noise
         noisy = torch.where(here & (which < self.noise), True, noisy)
@@ -88,7 +99,16 @@ class Forced(Draws):
         forced_noise = torch.where(noisy, point.speed / point.noise, 0.0).mean(1)
         forced_data = torch.where(noisy, 0.0, point.speed / (1 - point.noise)).mean(1) if self.data else 0.0
         free = (1 - self.noise - self.data) * point.speed.mean(1)
-        return Draw(point, noisy, 1 / (free + self.noise * forced_noise + self.data * forced_data))
+        return Draw(point, noisy, 1 / density / (free + self.noise * forced_noise + self.data * forced_data))
+
+    def _spread(self, u: Float[Tensor, " N"]) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+        """Uniform u to 1 - k, a share `late` of it log-uniform down to LEAST, and the density of that."""
+        if not self.late:
+            return u, torch.ones_like(u)
+        span = -math.log(LEAST)
+        rest = torch.where(u <= self.late, torch.exp(-span * (1 - u / self.late)), (u - self.late) / (1 - self.late))
+        density = (1 - self.late) + torch.where(rest >= LEAST, self.late / (span * rest), 0.0)
+        return rest, density
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,14 @@ from .scores import Scores
 from .sources import Source
 from .vocab import Vocab
 
+_PARTS: dict[str, tuple[type, str]] = {
+    "source": (Source, "MultiMask(vocab)"),
+    "schedule": (Schedule, "Linear()"),
+    "prediction": (Prediction, "Evidence()"),
+    "coupling": (Coupling, "ExactOT(Hamming())"),
+    "objective": (Objective, "CrossEntropy()"),
+}
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -26,6 +34,9 @@ class Flow:
     objective: Objective = CrossEntropy()
 
     def __post_init__(self) -> None:
+        for name, (family, example) in _PARTS.items():
+            if not isinstance(getattr(self, name), family):
+                raise ValueError(f"{name} must be a {family.__name__}, e.g. {example}; got {getattr(self, name)!r}")
         self.objective.check(self.source)
 
     @property

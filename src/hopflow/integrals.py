@@ -95,10 +95,7 @@ class Proposal(Integral):
 
 @dataclass(frozen=True)
 class LiteralSecond(Integral):
-    """The terms of Alg. 3 [alg2] for the single mask, where the backward rate of Eq.
-
-    (18) [special_flow] is the right one.
-    """
+    """The terms of Alg. 3 [alg2] for the single mask, where Eq. (18) [special_flow] is the right backward rate."""
 
     schedule: Schedule
 

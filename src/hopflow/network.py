@@ -1,7 +1,7 @@
 """What hopflow asks of a network.
 
-Any callable `(xt (B, L), t (B,)) -> logits (B, L, Vd)` over data tokens will do; a mask is then never predicted. A
-network that also offers `features(xt, t) -> (B, L, D)` and `head(features)` has its head run only where it is needed.
+Any callable `(xt (B, L), t (B,)) -> logits (B, L, Vd)` over data tokens will do; a mask is then never predicted. Where
+a network also offers `features(xt, t) -> (B, L, D)` and `head(features)`, `Scores.from_head` needs no full logits.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,3 +35,10 @@ def clock_dtype(model: Network, plain: torch.dtype = torch.float32) -> torch.dty
     if not isinstance(model, nn.Module):
         return plain
     return torch.float64 if next(model.parameters(), torch.empty(0)).dtype == torch.float64 else torch.float32
+
+
+def home(model: Network) -> torch.device:
+    """Where a module's weights are; the CPU for a plain function."""
+    if not isinstance(model, nn.Module):
+        return torch.device("cpu")
+    return next(model.parameters(), torch.empty(0)).device

@@ -14,7 +14,7 @@ from .divergences import rate_divergence
 from .paths import PathSample
 from .scores import Scores
 from .sources import Source
-from .velocities import Eta
+from .velocities import Eta, eta_at
 
 
 class Objective(ABC):
@@ -60,6 +60,9 @@ class Bound(Objective):
     """
 
     eta: Eta = 0.0
+
+    def __post_init__(self) -> None:
+        eta_at(self.eta, torch.zeros(1))  # fail here, not at the first loss
 
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
         return (sample.dk * rate_divergence(scores, self.eta)).sum(1)

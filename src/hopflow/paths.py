@@ -39,6 +39,7 @@ class ConvexPath:
         generator: torch.Generator | None = None,
     ) -> PathSample:
         check_time(t)
+        self.schedule.check_length(x1.shape[1])
         rest = self.schedule.rest(t[:, None])  # (B, 1) or (B, L)
         u = uniform(x1, generator)
         return PathSample(x0, x1, torch.where(u < rest, x0, x1), t, rest, self.schedule.dk(t[:, None]))

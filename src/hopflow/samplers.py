@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .flow import Flow
-from .network import Network, clock_dtype, resting
+from .network import Network, clock_dtype, home, resting
 from .paths import uniform
 from .velocities import Eta, eta_at, step_sizes, still_noise
 
@@ -32,7 +32,7 @@ class Sampler(ABC):
     """What may move when."""
 
     @abstractmethod
-    def events(self, flow: Flow, eta: Eta) -> Iterator[Step]:
+    def events(self, flow: Flow, length: int, eta: Eta) -> Iterator[Step]:
         """The steps of one run, in order; the last one redraws with chance exactly 1."""
 
 
@@ -46,7 +46,8 @@ class Euler(Sampler):
         if self.steps < 1:
             raise ValueError(f"Euler needs at least one step; got {self.steps}")
 
-    def events(self, flow: Flow, eta: Eta) -> Iterator[Step]:
+    def events(self, flow: Flow, length: int, eta: Eta) -> Iterator[Step]:
+        flow.schedule.check_length(length)
         t = torch.arange(self.steps + 1, dtype=torch.float64) / self.steps  # n/N: an accumulated t would miss 1
         rest = flow.schedule.rest(t[:, None])  # (N+1, 1) or (N+1, L)
         r, s = step_sizes(rest[:-1], rest[:-1] - rest[1:], eta_at(eta, t[:-1])[:, None])
@@ -64,10 +65,15 @@ class Generation:
     """Network calls of each sequence."""
     redraws: Int[Tensor, "n L"]
     """How often each position was drawn anew, from the prediction or the source."""
-    jumps: Int[Tensor, "n L"]
-    """How often that changed the token; jumps.sum(1) are the hops of a sequence."""
+    changes: Int[Tensor, "n L"]
+    """How often that changed the token."""
     steps: int
     eta: Eta
+
+    @property
+    def jumps(self) -> Float[Tensor, " n"]:
+        """The hops of each sequence, all positions together."""
+        return self.changes.sum(1).float()
 
 
 def generate(
@@ -76,33 +82,43 @@ def generate(
     *,
     n: int,
     length: int,
-    steps: int = 32,
+    steps: int | None = None,
     sampler: Sampler | None = None,
     eta: Eta = 0.0,
     temperature: float = 1.0,
     seed: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
 ) -> Generation:
-    """Draw n sequences. η = 0 hops as seldom as the coupling allows; η = 1 keeps correcting and is what b1 bounds."""
+    """Draw n sequences, with `steps` Euler steps (32 unless said) or another sampler.
+
+    η = 0 hops as seldom as the coupling allows; η = 1 keeps correcting and is what b1 bounds. The sequences are where
+    the network's weights are, unless `device` says otherwise; a seed means the same on devices of one kind.
+    """
     if n < 1 or length < 1:
         raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature must be ≥ 0 and finite (0 takes the likeliest token); got {temperature}")
+    if steps is not None and sampler is not None:
+        raise ValueError(f"pass steps={steps}, which means Euler({steps}), or sampler={sampler}, not both")
+    sampler = sampler or Euler(32 if steps is None else steps)
+    device = device or home(model)
     generator = torch.Generator(device).manual_seed(seed)
     x0 = flow.source.sample(n, length, generator=generator, device=device)
-    xt, redraws, jumps = x0.clone(), torch.zeros_like(x0), torch.zeros_like(x0)
+    xt, redraws, changes = x0.clone(), torch.zeros_like(x0), torch.zeros_like(x0)
     count = 0
     with resting(model):
-        for step in (sampler or Euler(steps)).events(flow, eta):
+        for step in sampler.events(flow, length, eta):
             logits = model(xt, torch.full((n,), step.t, dtype=clock_dtype(model), device=device))
             flow.vocab.check_logits(logits)
+            if bool(torch.isnan(logits).any()):
+                raise ValueError(f"the network gave NaN at step {count + 1}: look at its weights and its inputs")
             drawn, moved = _move(logits, xt, step, flow, temperature, generator)
             redraws += moved
-            jumps += drawn != xt
+            changes += drawn != xt
             xt = drawn
             count += 1
     calls = torch.full((n,), count, device=xt.device)
-    return Generation(xt, x0, calls, redraws, jumps, count, eta)
+    return Generation(xt, x0, calls, redraws, changes, count, eta)
 
 
 def _move(

@@ -41,6 +41,9 @@ class Schedule(ABC):
         left = torch.where(k < 1, 1 - k, 1.0)
         return torch.where(k < 1, (k_next - k) / left, 1.0)
 
+    def check_length(self, length: int) -> None:  # noqa: B027  a shared schedule fits any length
+        """Refuse sequences this schedule is not made for."""
+
     def point(
         self, rest: Float[Tensor, " N"], position: Int[Tensor, " N"]
     ) -> tuple[Float[Tensor, " N"], Float[Tensor, "N #L"], Float[Tensor, "N #L"]]:
@@ -130,8 +133,13 @@ class Positional(Schedule):
     schedules: tuple[Schedule, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "schedules", tuple(self.schedules))
         if not self.schedules:
             raise ValueError("Positional needs one schedule per position; got none")
+
+    def check_length(self, length: int) -> None:
+        if length != len(self.schedules):
+            raise ValueError(f"Positional has {len(self.schedules)} schedules, the sequences {length} positions")
 
     def _each(self, method: str, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         x = x.expand(*x.shape[:-1], len(self.schedules))

@@ -147,6 +147,7 @@ class BagOfWords(Source):
     frequencies: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "frequencies", tuple(float(f) for f in self.frequencies))
         if len(self.frequencies) != self.vocab.data:
             raise ValueError(
                 f"BagOfWords needs one frequency per data token ({self.vocab.data}); got {len(self.frequencies)}"
@@ -157,6 +158,8 @@ class BagOfWords(Source):
     def of(cls, vocab: Vocab, tokens: Int[Tensor, "..."], smoothing: float = 0.0) -> "BagOfWords":
         """The frequencies of these training tokens; `smoothing` is added to every count, so that B_κ exists."""
         vocab.check_data(tokens)
+        if tokens.numel() == 0 and smoothing == 0:
+            raise ValueError("there are no tokens to count: pass the training text, or a smoothing")
         if not smoothing >= 0:
             raise ValueError(f"smoothing is added to every count and must be ≥ 0; got {smoothing}")
         counts = torch.bincount(tokens.flatten().cpu(), minlength=vocab.data).double() + smoothing

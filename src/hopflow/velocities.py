@@ -6,6 +6,7 @@ had from the other. Whole rows over the vocabulary serve the oracle and the samp
 which need only a few numbers of a row.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,14 +19,20 @@ Eta = float | int | Callable[[Tensor], Tensor]
 
 def eta_at(eta: Eta, t: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """η(t), checked."""
-    if callable(eta):
-        value = eta(t).to(t.dtype).expand_as(t)
-        least = float(value.min())
-    else:
-        value, least = torch.full_like(t, float(eta)), float(eta)
-    if not least >= 0:
-        raise ValueError(f"eta must be ≥ 0 (0 is the few-hops sampler, 1 the reversal of its noising); got {least:g}")
+    if not callable(eta):
+        _check_eta(float(eta))
+        return torch.full_like(t, float(eta))
+    value = torch.as_tensor(eta(t), dtype=t.dtype, device=t.device).expand_as(t)
+    _check_eta(float(value.min()))
+    _check_eta(float(value.max()))
     return value
+
+
+def _check_eta(value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(
+            f"eta must be ≥ 0 and finite (0 is the few-hops sampler, 1 the reversal of its noising); got {value:g}"
+        )
 
 
 def still_noise(
@@ -101,19 +108,24 @@ def neighbour_ratio(
 
 
 def divergence(
-    c: Float[Tensor, "*shape"], v: Float[Tensor, "*shape"], difference: Float[Tensor, "*shape"]
+    c: Float[Tensor, "*shape"],
+    v: Float[Tensor, "*shape"],
+    difference: Float[Tensor, "*shape"],
+    log_v: Float[Tensor, "*shape"] | None = None,
 ) -> Float[Tensor, "*shape"]:
     """c·log(c/v) - c + v ≥ 0, the integrand of (B); `difference` is v - c, formed by the caller without cancellation.
 
     It is c·(g - log(1 + g)) with g = (v - c)/c. For small g, as near k → 0 where c and v grow like 1/k, the two
-    terms cancel and a series takes over; where c = 0 what is left is v.
+    terms cancel and a series takes over; where c = 0 what is left is v. `log_v` serves where v itself underflows.
     """
     some = torch.where(c > 0, c, 1.0)
     g = difference / some
     small = g.abs() < 0.02
     near = torch.where(small, g, 0.0)
     series = near**2 * (1 / 2 - near * (1 / 3 - near * (1 / 4 - near * (1 / 5 - near * (1 / 6 - near / 7)))))
-    far = difference - some * torch.log(torch.where(small, some, v) / some)
+    plain = small | (c <= 0)  # these must not touch the logarithm, in the backward pass either
+    log_ratio = torch.log(torch.where(plain, some, v) / some) if log_v is None else log_v - some.log()
+    far = difference - some * torch.where(plain, 0.0, log_ratio)
     return torch.where(c > 0, torch.where(small, some * series, far), v)
 
 

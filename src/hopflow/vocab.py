@@ -33,11 +33,14 @@ class Vocab:
 
     def check_data(self, x1: Int[Tensor, "..."]) -> None:
         """Refuse tokens that no data sequence can hold."""
-        self._check(x1, self.data, "data tokens")
-
-    def check(self, x: Int[Tensor, "..."]) -> None:
-        """Refuse ids outside the vocabulary."""
-        self._check(x, self.size, "data and mask tokens")
+        if x1.numel() == 0:
+            return
+        low, high = int(x1.min()), int(x1.max())
+        if low < 0 or high >= self.data:
+            raise ValueError(
+                f"token id {low if low < 0 else high} is out of range: this vocabulary's data tokens are "
+                f"0 … {self.data - 1}. Was the text tokenised with another tokenizer?"
+            )
 
     def check_logits(self, logits: Float[Tensor, "... W"]) -> None:
         """Refuse a network that predicts anything but data tokens."""
@@ -45,14 +48,4 @@ class Vocab:
             raise ValueError(
                 f"a network predicts data tokens only: its logits must end in {self.data} columns; "
                 f"got {tuple(logits.shape)}"
-            )
-
-    def _check(self, x: Int[Tensor, "..."], end: int, what: str) -> None:
-        if x.numel() == 0:
-            return
-        low, high = int(x.min()), int(x.max())
-        if low < 0 or high >= end:
-            raise ValueError(
-                f"token id {low if low < 0 else high} is out of range: this vocabulary's {what} are 0 … {end - 1}. "
-                f"Was the text tokenised with another tokenizer?"
             )

@@ -3,6 +3,8 @@
 (14) [NNL_bound] and its family, theory.md (B), (B_N), (B_κ): never below the exact value, for any network and any η(t).
 """
 
+import math
+
 import pytest
 import torch
 
@@ -40,6 +42,9 @@ def test_a_sampler_that_stops_early_and_redraws_has_a_bound_too(name):
 def test_under_plain_the_continuous_bound_is_infinite(name):
     flow = toys.oracle(name, prediction=Plain())
     assert bool(torch.isinf(exact.bound(flow)).all())
+    if flow.flow.source.full:
+        assert bool(torch.isinf(exact.kappa_bound(flow)).all())
+    assert math.isinf(exact.coupled(flow))
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)

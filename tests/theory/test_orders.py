@@ -13,6 +13,7 @@ from hopflow import exact
 from hopflow.exact import Oracle, Space, Table
 from hopflow.flow import Flow
 from hopflow.predictions import Carry
+from hopflow.schedules import Linear, Polynomial, Positional
 from hopflow.sources import Mask, MultiMask
 from hopflow.vocab import Vocab
 
@@ -65,3 +66,13 @@ def test_a_corrector_shuffles_masks_so_that_orders_are_not_enough_with_several_m
     torch.testing.assert_close(both.law(), integrated.law(), atol=1e-9, rtol=0)
     torch.testing.assert_close(both.law(eta=1.0), integrated.law(eta=1.0), atol=1e-9, rtol=0)
     assert float((both.law() - both.law(eta=1.0)).abs().max()) > 1e-3
+
+
+def test_position_specific_schedules_have_no_uniform_order():
+    flow = Flow(Mask(Vocab(2, 1)), schedule=Positional((Linear(), Polynomial(3.0))), prediction=Carry())
+    space = Space(flow.vocab, 2)
+    table = Table(space, toys.dirichlet(len(space.states), 2, 2, seed=4, sharpness=2.0))
+    q = toys.dirichlet(4, seed=5)
+    by_table, by_function = Oracle(flow, q, 2, table), Oracle(flow, q, 2, lambda xt, t: table(xt, t))
+    torch.testing.assert_close(by_table.law(), by_function.law(), atol=1e-9, rtol=0)
+    assert float((exact.bound(by_table) - by_table.nll()).min()) > -1e-8

@@ -43,3 +43,10 @@ def test_the_flow_towards_x1_against_the_model_gives_the_bound_of_a_sequence(nam
     redraw = -flow.probs(last)[..., : flow.flow.vocab.data].log()
     final = exact.bounds._mean_given_x1(flow, last.rest, redraw)[0, 1]
     assert found.forward == pytest.approx(float(exact.bound(flow, end=1e-3)[1] - final), abs=1e-8)
+
+
+def test_a_start_with_empty_states_is_refused_with_the_way_out():
+    flow = toys.oracle("mask", data=2)
+    still = torch.zeros(len(flow.space.states), 2, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"positive probabilities.*exact\.bound"):
+        exact.kl_bound(flow.space, lambda t: still, lambda t: still, flow.source_law, flow.source_law)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,15 +25,9 @@ def bound(oracle: Oracle, eta: Eta = 0.0, steps: int | None = None, end: float =
     if steps is not None:
         return _steps_bound(oracle, eta, steps)
     if end == 0:
-        total, left = _rate_integral(oracle, eta, -EDGE, EDGE)
-        edge = EDGE
-        # an unlikely sequence looks like noise until 1-k is as small as it is unlikely: follow the integral to its end
-        while float(left.max()) > 1e-12 and edge < FAR and not isinstance(oracle.flow.schedule, Positional):
-            more, left = _rate_integral(oracle, eta, edge, edge + 20)
-            total, edge = total + more, edge + 20
-        return torch.where(left > 1e-6, math.inf, total)
+        return _followed(oracle, partial(_rate_terms, oracle, eta))
     stop = math.log((1 - end) / end)
-    total, _ = _rate_integral(oracle, eta, -EDGE, stop)
+    total, _ = _integral(oracle, partial(_rate_terms, oracle, eta), -EDGE, stop)
     last = oracle.moment(torch.tensor([stop], dtype=torch.float64))
     return total + _mean_given_x1(oracle, last.rest, -oracle.probs(last)[..., : oracle.flow.vocab.data].log())[0]
 
@@ -48,35 +43,12 @@ def kappa_bound(oracle: Oracle) -> Float[Tensor, " D"]:
     k0 = math.exp(-1)
     mix = k0 * eye[: flow.vocab.data] + (1 - k0) * p0  # (Vd, V), a row per x1^i
     total = torch.where(mix > 0, mix * (mix / p0).log(), 0.0).sum(1)[space.data].sum(1)
-    xt = space.states
-    for moment, weight in nodes(oracle):
-        v = oracle.velocities(moment, 0.0)
-        kappa = torch.exp(-moment.rest)[:, None]  # (K, 1, #L)
-        noise = -torch.expm1(-moment.rest)[:, None]
-        rho = kappa / (kappa + noise * p0[xt])
-        terms = []
-        for y in range(flow.vocab.data):
-            c = (kappa / noise)[..., None] * eye[y] + p0 * (1 - rho * (xt == y))[..., None]
-            c = (moment.speed[:, None, :, None] * c).scatter(-1, xt.expand(len(kappa), -1, -1)[..., None], 0.0)
-            terms.append(_divergence(c, v).sum(-1))
-        mean = _mean_given_x1(oracle, -torch.expm1(-moment.rest), torch.stack(terms, -1))
-        total = total + (weight[:, None] * moment.per_tau[:, None] * mean).sum(0)
-    return total
+    return total + _followed(oracle, partial(_proposal_terms, oracle))
 
 
 def coupled(oracle: Oracle) -> float:
-    """The paper's number under the oracle's coupling, Eq.
-
-    (15) [first_B] as printed: no bound unless pairs are independent.
-    """
-    total = 0.0
-    for moment, weight in nodes(oracle):
-        p = oracle.probs(moment)
-        terms = _per_target(oracle, lambda q: oracle.velocities(moment, 0.0, q), p)  # noqa: B023
-        mass = oracle.joint_with_x1(moment)
-        mean = torch.where(mass > 0, mass * terms, 0.0).sum((1, 2, 3))
-        total += float((weight * moment.per_tau * mean).sum())
-    return total
+    """The paper's number under the oracle's coupling: Eq. (15) [first_B], no bound unless pairs are independent."""
+    return float(_followed(oracle, partial(_coupled_terms, oracle)))
 
 
 def precise_nll(oracle: Oracle) -> Float[Tensor, " D"]:
@@ -112,16 +84,58 @@ def nodes(oracle: Oracle, a: float = -EDGE, b: float = EDGE) -> Iterator[tuple[M
         yield oracle.moment(tau), weight
 
 
-def _rate_integral(oracle: Oracle, eta: Eta, a: float, b: float) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """∫ of the rate divergence for every x1 from τ = a to b, and what the integrand is at its last node."""
-    total = torch.zeros(len(oracle.space.data), dtype=torch.float64)
-    per_tau = total[None]
+Terms = Callable[[Moment], Tensor]
+"""The integrand per unit of k at K points of time, (K, …)."""
+
+
+def _followed(oracle: Oracle, terms: Terms) -> Tensor:
+    """The integral over all of time; inf where it does not end.
+
+    An unlikely sequence looks like noise until 1-k is as small as it is unlikely, so the integral is followed.
+    """
+    total, left = _integral(oracle, terms, -EDGE, EDGE)
+    edge = EDGE
+    while float(left.max()) > 1e-12 and edge < FAR and not isinstance(oracle.flow.schedule, Positional):
+        more, left = _integral(oracle, terms, edge, edge + 20)
+        total, edge = total + more, edge + 20
+    return torch.where(left > 1e-6, math.inf, total)
+
+
+def _integral(oracle: Oracle, terms: Terms, a: float, b: float) -> tuple[Tensor, Tensor]:
+    """∫ from τ = a to b, and what the integrand is at its last node."""
+    total, per_tau = torch.zeros((), dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     for moment, weight in nodes(oracle, a, b):
-        p = oracle.probs(moment)
-        terms = _per_target(oracle, lambda q: oracle.velocities(moment, eta, q), p)  # noqa: B023
-        per_tau = moment.per_tau[:, None] * _mean_given_x1(oracle, moment.rest, terms)
-        total = total + (weight[:, None] * per_tau).sum(0)
+        values = terms(moment)
+        per_tau = moment.per_tau.view(-1, *[1] * (values.ndim - 1)) * values
+        total = total + torch.tensordot(weight, per_tau, 1)
     return total, per_tau[-1]
+
+
+def _rate_terms(oracle: Oracle, eta: Eta, moment: Moment) -> Float[Tensor, "K D"]:
+    return _mean_given_x1(oracle, moment.rest, _velocity_terms(oracle, eta, moment))
+
+
+def _velocity_terms(oracle: Oracle, eta: Eta, moment: Moment) -> Float[Tensor, "K S L Vd"]:
+    return _per_target(oracle, lambda q: oracle.velocities(moment, eta, q), oracle.probs(moment))
+
+
+def _coupled_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, " K"]:
+    mass = oracle.joint_with_x1(moment)
+    return torch.where(mass > 0, mass * _velocity_terms(oracle, 0.0, moment), 0.0).sum((1, 2, 3))
+
+
+def _proposal_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, "K D"]:
+    """The divergence of the proposal at κ = e^{-(1-k)} from v_0[P].  theory.md (B_κ)"""
+    v, xt, p0 = oracle.velocities(moment, 0.0), oracle.space.states, oracle.p0
+    eye = torch.eye(oracle.flow.vocab.size, dtype=torch.float64)
+    kappa, noise = torch.exp(-moment.rest)[:, None], -torch.expm1(-moment.rest)[:, None]  # (K, 1, #L)
+    rho = kappa / (kappa + noise * p0[xt])
+    terms = []
+    for y in range(oracle.flow.vocab.data):
+        c = (kappa / noise)[..., None] * eye[y] + p0 * (1 - rho * (xt == y))[..., None]
+        c = (moment.speed[:, None, :, None] * c).scatter(-1, xt.expand(len(kappa), -1, -1)[..., None], 0.0)
+        terms.append(_divergence(c, v).sum(-1))
+    return _mean_given_x1(oracle, noise[:, 0], torch.stack(terms, -1))
 
 
 def _gauss(a: float, b: float, width: float = 2.0, order: int = 8) -> tuple[Tensor, Tensor]:

@@ -58,6 +58,11 @@ def kl_bound(
 
     Eq. (13), Eq. (14) [NNL_bound], Eq. (66) [full_kl]
     """
+    if not bool((q0 > 0).all() and (p0 > 0).all()):
+        raise ValueError(
+            "kl_bound needs positive probabilities at t = 0: where a state is only being reached, the backward term is "
+            "singular. For flows that start from masks use exact.bound and exact.precise_nll."
+        )
     size = len(space.states)
     target = space.neighbours
     moves = torch.arange(space.vocab.size) != space.states[..., None]
@@ -79,7 +84,10 @@ def kl_bound(
         return torch.cat([_net(w_flux, target), _net(v_flux, target), terms]).numpy()
 
     start = torch.cat([q0.double(), p0.double(), torch.zeros(4, dtype=torch.float64)]).numpy()
-    found = torch.from_numpy(solve_ivp(change, (0.0, until), start, method="DOP853", rtol=1e-11, atol=1e-13).y[:, -1])
+    solved = solve_ivp(change, (0.0, until), start, method="DOP853", rtol=1e-11, atol=1e-13)
+    if not solved.success:
+        raise RuntimeError(f"the two flows could not be integrated: {solved.message}")
+    found = torch.from_numpy(solved.y[:, -1])
     q1, p1 = found[:size], found[size : 2 * size]
     forward, backward, gain, alternative = (float(x) for x in found[2 * size :])
     begin = float(_kl(q0.double(), p0.double()))

@@ -78,6 +78,8 @@ def _adaptive(
     y = torch.cat([start, start.new_zeros(1)]).numpy()
     times = np.array([b]) if taus is None else np.append(taus.numpy(), b)
     found = solve_ivp(change, (a, b), y, method="DOP853", rtol=1e-10, atol=small, t_eval=times)
+    if not found.success:
+        raise RuntimeError(f"the Kolmogorov equation could not be integrated: {found.message}")
     return torch.from_numpy(found.y.T)
 
 

@@ -58,6 +58,7 @@ class Oracle:
         if not bool((self.q >= 0).all()) or abs(float(self.q.sum()) - 1) > 1e-6:
             raise ValueError(f"the data law must be ≥ 0 and sum to 1; it sums to {float(self.q.sum()):.9g}")
         object.__setattr__(self, "q", self.q.double() / self.q.double().sum())  # float32 laws sum to 1 only nearly
+        self.flow.schedule.check_length(self.length)
         _ = self.space
 
     # the flow
@@ -180,7 +181,7 @@ class Oracle:
         """
         if steps is not None:
             law = self._after_steps(eta, steps)[0]
-        elif eta == end == 0 and isinstance(self.model, Table) and self.flow.prediction.stays(self.flow.source):
+        elif eta == end == 0 and self._has_orders():
             law = self._over_orders()
         else:
             law = self._after_flow(eta, end)[0]
@@ -256,6 +257,11 @@ class Oracle:
         r, s = step_sizes(moment.rest, gain, eta)
         k, rest, r, s = (value[:, None].expand(like) for value in (moment.k, moment.rest, r, s))
         return kernel(p, self.space.states.expand(like), self.p0, k, rest, r, s)
+
+    def _has_orders(self) -> bool:
+        """Positions settle one by one in a uniformly random order, whatever the time: the law is a sum over orders."""
+        shared = not isinstance(self.flow.schedule, Positional)
+        return shared and isinstance(self.model, Table) and self.flow.prediction.stays(self.flow.source)
 
     def _over_orders(self) -> Float[Tensor, " S"]:
         """Disjoint source, carry-over, a network without a clock: positions settle one by one, in random order."""
