@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from hopflow import Coupling, ExactOT, Flow, Hamming, Independent, MultiMask, Pairs, SquaredEmbedding, Vocab
+from hopflow import Coupling, ExactOT, Flow, Hamming, Independent, Pairs, SquaredEmbedding, Uniform, Vocab
 from hopflow.training.pairs import Pairing
 from hopflow.training.streams import stream
 
-VOCAB = Vocab(50, 50)
+VOCAB = Vocab(10, 10)
 LENGTH, BATCH, OT_BATCH, WIDTH = 12, 8, 32, 16
 EMBEDDED = ExactOT(SquaredEmbedding())
 
@@ -69,7 +69,7 @@ def table(step: int) -> torch.Tensor:
 
 def pairing(coupling: Coupling, batches=rows, **options) -> Pairing:
     options = {"length": LENGTH, "batch": BATCH, "ot_batch": OT_BATCH, "seed": 3, "workers": 0, **options}
-    return Pairing(Flow(MultiMask(VOCAB), coupling=coupling), batches, **options)
+    return Pairing(Flow(Uniform(VOCAB), coupling=coupling), batches, **options)
 
 
 def until_ready(paired: Pairing) -> Pairing:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from hopflow import ExactOT, Hamming, Independent, MultiMask
+from hopflow import ExactOT, Hamming, Independent, Uniform
 from hopflow.training.pairs import Pairing, reads_table
 from hopflow.training.streams import stream
 from paired_runs import (
@@ -132,7 +132,7 @@ def test_the_flow_batches_of_an_ot_batch_hold_every_row_exactly_once(name):
     for index in range(2):
         x0, x1 = got[4 * index : 4 * index + 4].unbind(1)
         assert torch.equal(x1.reshape(-1, LENGTH), rows(index))
-        source = MultiMask(VOCAB).sample(OT_BATCH, LENGTH, generator=stream(3, "source", index))
+        source = Uniform(VOCAB).sample(OT_BATCH, LENGTH, generator=stream(3, "source", index))
         assert rows_of(x0) == rows_of(source)
 
 

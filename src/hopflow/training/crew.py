@@ -20,7 +20,7 @@ from typing import Any
 from ..flow import Flow
 from .problems import Draw, Solution
 from .sheets import Sheet
-from .worker import HELLO, UNUSABLE, torch_settings
+from .worker import HELLO, READY, UNUSABLE, torch_settings
 
 log = logging.getLogger("hopflow")
 
@@ -170,6 +170,8 @@ class Crew:
         message = worker.connection.recv()
         if message == HELLO:
             worker.connection.send_bytes(self._flow)
+            return
+        if message == READY:
             worker.ready = True
             return
         ticket, error, numbers = message

@@ -16,7 +16,7 @@ from ..flow import Flow
 from .problems import Draw, Problem
 from .sheets import Sheet
 
-HELLO = "hello"
+HELLO, READY = "hello", "ready"  # torch is imported; the flow is read
 UNUSABLE = -1  # in place of a ticket: the flow itself could not be read
 
 
@@ -39,6 +39,7 @@ def serve(connection: Connection, trainer: int) -> None:
         connection.send((UNUSABLE, f"{type(error).__name__}: {error}", None))
         return
     adopt(settings)
+    connection.send(READY)
     while True:
         # a process that the trainer forked may hold its end open, so its death is not always the end of the stream
         while not connection.poll(1.0):
