@@ -73,9 +73,9 @@ def test_it_is_no_dearer_than_independent_pairs_nor_than_random_permutations(cos
 @each_cost
 def test_it_pays_what_pot_pays(cost):
     x0, x1 = rows(0), rows(1)
-    matrix = cost.matrix(x0, x1, table()).double().numpy()
+    matrix = cost.matrix(x0, x1, table().double()).double().numpy()
     mass = torch.full((N,), 1 / N, dtype=torch.float64).numpy()
-    pairs = ExactOT(cost).pair(x0, x1, embedding=table())
+    pairs = ExactOT(cost).pair(x0, x1, embedding=table().double())
     assert pairs.cost == pytest.approx(float(pot.emd2(mass, mass, matrix)), abs=1e-9)
 
 
