@@ -5,12 +5,13 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from hopflow import Coupling, ExactOT, Flow, Hamming, Independent, Pairs, SquaredEmbedding, Uniform, Vocab
+from hopflow import Coupling, ExactOT, Flow, Hamming, Independent, SinkhornOT, SquaredEmbedding, Uniform, Vocab
+from hopflow.couplings import Match
 from hopflow.training.pairs import Pairing
 from hopflow.training.streams import stream
 
@@ -26,21 +27,21 @@ class Slow(Coupling):
     then: Coupling = EMBEDDED
     seconds: float = 0.3
 
-    def pair(self, x0, x1, generator=None, *, embedding=None):
+    def match(self, x0, x1, generator=None, *, embedding=None, network=None):
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         if spec is not None and spec.name == "hopflow.training.worker":
             time.sleep(self.seconds)
-        return self.then.pair(x0, x1, generator, embedding=embedding)
+        return self.then.match(x0, x1, generator, embedding=embedding)
 
 
 @dataclass(frozen=True)
 class Witness(Coupling):
     """Reports the table that it saw in place of a cost."""
 
-    def pair(self, x0, x1, generator=None, *, embedding=None):
+    def match(self, x0, x1, generator=None, *, embedding=None, network=None):
         if embedding is None:
             raise ValueError("no table")
-        return Pairs(x0, x1, float(embedding[0, 0]), 0.0, 0.0, 0.0)
+        return Match(torch.arange(len(x0)), float(embedding[0, 0]), 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,16 @@ class Shuffled(Coupling):
 
     also_data: bool = False
 
-    def pair(self, x0, x1, generator=None, *, embedding=None):
-        order = torch.randperm(len(x0), generator=generator)
-        return Pairs(x0[order], x1[order] if self.also_data else x1, 0.0, 0.0, 0.0, 0.0)
+    def match(self, x0, x1, generator=None, *, embedding=None, network=None):
+        return Match(torch.randperm(len(x0), generator=generator), 0.0, 0.0, 0.0, 0.0)
+
+    def pair(self, x0, x1, generator=None, **tables):
+        pairs = super().pair(x0, x1, generator, **tables)
+        return replace(pairs, x1=x1.flip(0)) if self.also_data else pairs
 
 
-COUPLINGS = {"independent": Independent(), "hamming": ExactOT(Hamming()), "embedded": EMBEDDED, "drawn": Shuffled()}
+PERMUTATIONS = {"independent": Independent(), "hamming": ExactOT(Hamming()), "embedded": EMBEDDED, "drawn": Shuffled()}
+COUPLINGS = {**PERMUTATIONS, "sinkhorn": SinkhornOT(SquaredEmbedding(), eps=0.05)}
 
 
 def rows(index: int, ot_batch: int = OT_BATCH) -> torch.Tensor:
@@ -74,9 +79,7 @@ def pairing(coupling: Coupling, batches=rows, **options) -> Pairing:
 
 def until_ready(paired: Pairing) -> Pairing:
     """Wait for every worker, so that the test does not run in place."""
-    while paired._crew and not all(worker.ready for worker in paired._crew.workers):
-        paired._crew.sweep()
-        time.sleep(0.01)
+    paired.wait_until_ready()
     return paired
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from hopflow import ExactOT, Hamming, Independent, Uniform
+from hopflow import ExactOT, Hamming, Independent, OneStepLikelihood, Uniform
 from hopflow.training.pairs import Pairing, reads_table
 from hopflow.training.streams import stream
 from paired_runs import (
@@ -20,6 +20,7 @@ from paired_runs import (
     EMBEDDED,
     LENGTH,
     OT_BATCH,
+    PERMUTATIONS,
     VOCAB,
     Shuffled,
     Witness,
@@ -44,9 +45,13 @@ def rows_of(x: torch.Tensor) -> list[list[int]]:
 
 @pytest.mark.parametrize(("name", "workers"), [("embedded", 1), ("embedded", 4), ("hamming", 1)])
 def test_pairs_are_bitwise_the_same_with_workers_as_in_place(name, workers):
+    before = belongings()
     with until_ready(pairing(COUPLINGS[name], workers=workers)) as paired:
         got = run(paired, STEPS)
         assert not paired.report(STEPS[-1]).in_place
+        assert len(belongings()["children"] - before["children"]) == workers
+    paired.close()
+    assert belongings() == before
     assert torch.equal(got, plain(COUPLINGS[name], STEPS))
 
 
@@ -118,17 +123,23 @@ def test_only_couplings_over_embeddings_ask_for_the_table():
         "hamming": False,
         "embedded": True,
         "drawn": False,
+        "sinkhorn": True,
     }
     with pairing(EMBEDDED) as paired, pytest.raises(ValueError, match="pass it at every step"):
         paired.step(0)
 
 
+def test_a_cost_that_reads_the_network_is_refused_before_the_run_starts():
+    with pytest.raises(ValueError, match=r"beside the training step.*network"):
+        pairing(ExactOT(OneStepLikelihood()))
+
+
 # --- every row once
 
 
-@pytest.mark.parametrize("name", sorted(COUPLINGS))
+@pytest.mark.parametrize("name", sorted(PERMUTATIONS))
 def test_the_flow_batches_of_an_ot_batch_hold_every_row_exactly_once(name):
-    got = plain(COUPLINGS[name], range(8))
+    got = plain(PERMUTATIONS[name], range(8))
     for index in range(2):
         x0, x1 = got[4 * index : 4 * index + 4].unbind(1)
         assert torch.equal(x1.reshape(-1, LENGTH), rows(index))
@@ -262,16 +273,7 @@ def test_a_value_error_in_a_worker_is_the_same_value_error_in_the_trainer(caplog
     assert "an OT worker failed (ValueError" in caplog.text
 
 
-# --- nothing left behind
-
-
-def test_closing_leaves_nothing_behind():
-    before = belongings()
-    with until_ready(pairing(EMBEDDED, workers=2)) as paired:
-        run(paired, range(9))
-        assert len(belongings()["children"] - before["children"]) == 2
-    paired.close()
-    assert belongings() == before
+# --- nothing left behind; after a plain close see above
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
@@ -309,8 +311,7 @@ class Mine(Hamming):
 logging.basicConfig()
 rows = torch.arange(32).view(4, 8)
 paired = Pairing(Flow(MultiMask(Vocab(32, 32)), coupling=ExactOT({cost}())), lambda b: rows, length=8, batch=4)
-while paired._crew.workers and not paired._crew.workers[0].ready:
-    paired._crew.sweep()
+paired.wait_until_ready()
 for step in range(3):
     paired.step(step)
 print(*(worker.process.pid for worker in paired._crew.workers))
@@ -330,6 +331,7 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 def test_a_plain_script_without_a_main_guard_works_and_its_end_ends_the_workers(tmp_path):
     done = script(tmp_path, cost="Hamming", end="")
     assert (done.returncode, done.stderr) == (0, "")
@@ -345,6 +347,7 @@ def test_the_workers_of_a_killed_trainer_end_by_themselves(tmp_path):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_cost_of_the_main_script_is_solved_in_place_and_the_log_says_why(tmp_path):
     done = script(tmp_path, cost="Mine", end="")
     assert done.returncode == 0

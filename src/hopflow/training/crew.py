@@ -105,17 +105,17 @@ class Crew:
         return max(self.timeout, 10 * self.slowest)
 
     def submit(self, draw: Draw, sheet: Sheet) -> int:
-        """Have this OT batch coupled; begun at once where a worker is free."""
+        """Have this OT batch coupled; it is handed out at the next sweep."""
         ticket = next(self._tickets)
         self._due.add(ticket)
         self._queue[ticket] = Task(ticket, draw, sheet)
-        self.sweep()
         return ticket
 
     def take(self, ticket: int) -> Solution | None:
         """The answer, waited for; None where it has to be solved in place: no worker had begun it, or one failed."""
         deadline = time.monotonic() + self.patience
-        self.sweep()
+        if ticket not in self._answers:
+            self.sweep()
         holder = self._holder(ticket)
         while holder in self.workers and ticket not in self._answers:
             left = deadline - time.monotonic()
@@ -157,6 +157,11 @@ class Crew:
             except OSError:
                 self._lose(worker)
 
+    def wait_until_ready(self) -> None:
+        while not all(worker.ready for worker in self.workers):
+            wait([worker.connection for worker in self.workers], 1.0)
+            self.sweep()
+
     def close(self) -> None:
         """End every worker. A forked copy of the trainer has inherited the crew's memory, not its workers."""
         self._wanted = 0
@@ -185,7 +190,7 @@ class Crew:
         if numbers is None:
             self._answers[ticket] = error, None
             return
-        solution = Solution(task.sheet.x0.clone(), *numbers)
+        solution = Solution.of(task.sheet.x0.clone(), numbers)
         self.slowest = max(self.slowest, solution.seconds)
         self._answers[ticket] = "", solution
 

@@ -33,6 +33,7 @@ class Report:
     independent_cost: float
     marginal_error: float
     information: float
+    converged: bool
     seconds_solved: float
     seconds_waited: float
     """By the training step, whether for a worker or for a solution in place."""
@@ -123,6 +124,11 @@ class Pairing:
             raise ValueError(f"step {step} is not the current one: take its report right after step({step})")
         return job.report
 
+    def wait_until_ready(self) -> None:
+        """Until the workers are awake, some seconds; without this the first couplings are solved in place."""
+        if self._crew:
+            self._crew.wait_until_ready()
+
     def state_dict(self) -> dict[str, Tensor]:
         """What the pairs of later steps need besides the seed: the open OT batches, where their tables are past.
 
@@ -133,10 +139,9 @@ class Pairing:
             return {}
         state: dict[str, Tensor] = {}
         for index in self.prepared:
-            s = self._solved(index)
-            numbers = (s.cost, s.independent_cost, s.marginal_error, s.information, s.seconds)
-            state[f"{index}.x0"] = s.x0.to(torch.int32)
-            state[f"{index}.numbers"] = torch.tensor(numbers, dtype=torch.float64)
+            solution = self._solved(index)
+            state[f"{index}.x0"] = solution.x0.to(torch.int32)
+            state[f"{index}.numbers"] = torch.tensor(solution.numbers, dtype=torch.float64)
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -145,7 +150,7 @@ class Pairing:
             self._drop(index)
         for index in sorted(int(key.removesuffix(".x0")) for key in state if key.endswith(".x0")):
             x0, numbers = state[f"{index}.x0"].long(), state[f"{index}.numbers"].tolist()
-            job = Job(Problem(self._draw(index), self._rows(index)), solution=Solution(x0, *numbers))
+            job = Job(Problem(self._draw(index), self._rows(index)), solution=Solution.of(x0, numbers))
             if x0.shape != job.problem.x1.shape:
                 raise ValueError(
                     f"the state holds OT batches of shape {tuple(x0.shape)}, this run has "
@@ -227,9 +232,18 @@ class Pairing:
             if self._crew:
                 self._crew.slowest = max(self._crew.slowest, job.solution.seconds)
         if job.report is None:
-            s = job.solution
-            numbers = (s.cost, s.independent_cost, s.marginal_error, s.information, s.seconds)
-            job.report = Report(index, *numbers, time.perf_counter() - started, in_place)
+            s, waited = job.solution, time.perf_counter() - started
+            job.report = Report(
+                index,
+                s.cost,
+                s.independent_cost,
+                s.marginal_error,
+                s.information,
+                s.converged,
+                s.seconds,
+                waited,
+                in_place,
+            )
             job.problem = Problem(job.problem.draw, job.problem.x1)  # the table has done its work
             self._free(job)
         return job.solution
@@ -269,12 +283,14 @@ class Pairing:
 
 def reads_table(coupling: Coupling) -> bool:
     """The coupling asks for the embedding table; found by leaving it out once, on a single pair."""
-    row = torch.zeros(1, 1, dtype=torch.int64)
-    try:
-        coupling.pair(row, row, torch.Generator())
-    except ValueError:
-        return True
-    return False
+    row, reason = torch.zeros(1, 1, dtype=torch.int64), ""
+    for table in (None, torch.zeros(1, 1)):
+        try:
+            coupling.pair(row, row, torch.Generator(), embedding=table)
+            return table is not None
+        except ValueError as error:
+            reason = str(error)
+    raise ValueError(f"{coupling} cannot be solved beside the training step: {reason}")
 
 
 def _check(batch: int, ot_batch: int, workers: int, ahead: int, timeout: float, share: Share) -> None:

@@ -1,7 +1,7 @@
 """Problems: one OT batch to be coupled, and what came out; the same bits wherever it is solved."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,7 +23,25 @@ class Solution:
     independent_cost: float
     marginal_error: float
     information: float
+    converged: bool
     seconds: float
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All but the rows: what a worker's answer and a saved state carry beside them."""
+        return (
+            self.cost,
+            self.independent_cost,
+            self.marginal_error,
+            self.information,
+            float(self.converged),
+            self.seconds,
+        )
+
+    @classmethod
+    def of(cls, x0: Int[Tensor, "n L"], numbers: Sequence[float]) -> "Solution":
+        cost, independent_cost, marginal_error, information, converged, seconds = numbers
+        return cls(x0, cost, independent_cost, marginal_error, information, bool(converged), seconds)
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,7 @@ class Problem:
             pairs.independent_cost,
             pairs.marginal_error,
             pairs.information,
+            pairs.verdict.converged,
             time.perf_counter() - started,
         )
 

@@ -58,8 +58,7 @@ def answer(flow: Flow, draw: Draw, sheet: Sheet) -> tuple[str, tuple[float, ...]
         return f"{type(error).__name__}: {error}", None
     finally:
         sheet.close()
-    numbers = (solution.cost, solution.independent_cost, solution.marginal_error, solution.information)
-    return "", (*numbers, solution.seconds)
+    return "", solution.numbers
 
 
 def torch_settings() -> dict[str, Any]:
