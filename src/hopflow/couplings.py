@@ -228,7 +228,7 @@ def _members(group: Int[Tensor, " n"]) -> list[Int[Tensor, " k"]]:
     return list(group.argsort(stable=True).split(counts.tolist())) if len(labels) else []
 
 
-def _check(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], group: Int[Tensor, " n"] | None) -> None:
+def _check(x0: Tensor, x1: Tensor, group: Tensor | None) -> None:
     if x0.shape != x1.shape or x0.numel() == 0:
         raise ValueError(
             f"a coupling pairs as many source rows as data rows, of one length and at least one; "
