@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cases import SOURCES, VOCAB, name, random_logits
-from hopflow import costs, couplings, objectives, predictions, schedules
+from hopflow import costs, couplings, objectives, picks, predictions, schedules
 from hopflow.flow import Flow
 from hopflow.objectives import NoisyCrossEntropy
 from hopflow.schedules import Cosine, Linear, Positional
@@ -21,6 +21,7 @@ FAMILIES = {
     "schedules": (*schedules.EXAMPLES, POSITIONAL),
     "predictions": predictions.EXAMPLES,
     "costs": costs.EXAMPLES,
+    "picks": picks.EXAMPLES,
     "couplings": couplings.EXAMPLES,
     "objectives": objectives.EXAMPLES,
 }
@@ -68,13 +69,17 @@ def test_the_examples_of_a_family_differ(family):
 def test_all_parts_work_together(source, schedule):
     x1 = torch.randint(VOCAB.data, (4, 4), generator=generator(0))
     embedding = torch.randn(VOCAB.size, 2, generator=generator(1))
+
+    def guess(xt, t):
+        return xt[..., None] * torch.linspace(-1, 1, VOCAB.data)
+
     kinds = [*couplings.EXAMPLES, *(couplings.ExactOT(cost) for cost in costs.EXAMPLES)]
     for prediction, coupling, objective in product(predictions.EXAMPLES, kinds, objectives.EXAMPLES):
         if isinstance(objective, NoisyCrossEntropy) and not source.disjoint:
             continue
         flow = Flow(source, schedule, prediction, coupling, objective)
         x0 = flow.source.sample(4, 4, generator=generator(2))
-        pairs = flow.coupling.pair(x0, x1, generator(3), embedding=embedding)
+        pairs = flow.coupling.pair(x0, x1, generator(3), embedding=embedding, network=guess)
         t = torch.tensor([0.1, 0.4, 0.7, 0.99])
         sample = flow.path.sample(pairs.x0, pairs.x1, t, generator(4))
         logits = random_logits(sample, source, dtype=torch.float32).requires_grad_()

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import Allocations, name
-from hopflow.costs import EXAMPLES, Cost, Hamming, SquaredEmbedding
+from hopflow import costs
+from hopflow.costs import EXAMPLES, Cost, Hamming, OneStepLikelihood, SquaredEmbedding, TokenMatrix
 from toys import generator
 
 
@@ -26,9 +27,19 @@ def table(vocab: int, width: int = 3) -> torch.Tensor:
     return torch.randn(vocab, width, generator=generator(9))
 
 
-@pytest.mark.parametrize("cost", [*EXAMPLES, Climb()], ids=name)
+BY_TOKEN = [*(cost for cost in EXAMPLES if isinstance(cost, Cost)), Climb()]
+
+
+def network(xt, t):
+    """Logits over 7 data tokens that depend on the whole of xt."""
+    assert (t == 0).all()
+    shift = xt.float().mean(1)[:, None, None]
+    return torch.sin(3 * xt[..., None] + shift + torch.arange(7.0))
+
+
+@pytest.mark.parametrize("cost", BY_TOKEN, ids=name)
 @settings(max_examples=40)
-@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.integers(1, 7), st.integers(0, 1000))
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 6), st.integers(1, 8), st.integers(0, 1000))
 def test_the_matrix_holds_the_sum_over_positions_from_x0_to_x1_a_row_per_data_sequence(cost, n, m, length, vocab, seed):
     x0, x1, e = rows(n, length, vocab, seed), rows(m, length, vocab, seed + 1), table(vocab)
     found = cost.matrix(x0, x1, e)
@@ -36,7 +47,7 @@ def test_the_matrix_holds_the_sum_over_positions_from_x0_to_x1_a_row_per_data_se
     torch.testing.assert_close(found, torch.tensor(by_hand), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("cost", [*EXAMPLES, Climb()], ids=name)
+@pytest.mark.parametrize("cost", BY_TOKEN, ids=name)
 def test_a_token_is_at_no_distance_from_itself_and_at_none_below_zero(cost):
     a, b = torch.cartesian_prod(torch.arange(6), torch.arange(6)).T
     s = cost.dissimilarity(a, b, table(6))
@@ -67,7 +78,7 @@ def test_a_large_vocabulary_and_batch_need_no_tensor_per_position():
     x1[:, 5] = x0[0, 5]
     with Allocations(x0, x1) as made:
         found = Hamming().matrix(x0, x1)
-    assert made.largest <= n * n
+    assert made.largest <= n * length
     assert torch.equal(found, (x0[None] != x1[:, None]).sum(-1).float())
 
 
@@ -80,3 +91,87 @@ def test_sequences_without_positions_are_refused():
     empty = torch.empty(2, 0, dtype=torch.long)
     with pytest.raises(ValueError, match="length 0"):
         Hamming().matrix(empty, empty)
+
+
+@pytest.mark.parametrize("vocab", [3, costs.FEW_TOKENS, costs.FEW_TOKENS + 1, 2**24 + 3])
+def test_hamming_counts_alike_for_few_tokens_many_and_very_many(vocab, monkeypatch):
+    monkeypatch.setattr(costs, "CHUNK", 1000)  # several chunks
+    x0, x1 = rows(20, 33, vocab, 0), rows(17, 33, vocab, 1)
+    x0[:, ::2] = vocab - 1
+    x1[:, ::2] = vocab - rows(17, 17, 2, 2) - 1
+    assert torch.equal(Hamming().matrix(x0, x1), (x0[None] != x1[:, None]).sum(-1).float())
+
+
+@pytest.mark.parametrize("cost", EXAMPLES, ids=name)
+def test_what_is_solved_is_the_cost_up_to_constants_of_rows_and_columns_and_pairs_pay_the_true_cost(cost, monkeypatch):
+    monkeypatch.setattr(costs, "CHUNK", 100)
+    x0, x1, e = rows(20, 5, 7, 0), rows(20, 5, 7, 1), table(7)
+    full, split = cost.matrix(x0, x1, e, network), cost.split(x0, x1, e, network)
+    difference = (full - split.pairwise).double()
+    centred = difference - difference.mean(0) - difference.mean(1, keepdim=True) + difference.mean()
+    assert float(centred.abs().max()) < 1e-5
+    assert split.mean() == pytest.approx(float(full.double().mean()), rel=1e-6)
+    assert split.max() == pytest.approx(float(full.max()), rel=1e-6)
+    paid = cost.paired(x0, x1, e, network).double()
+    torch.testing.assert_close(paid, full.diagonal().double(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_learned_cost_is_what_the_network_finds_unlikely_from_x0():
+    x0, x1 = rows(70, 4, 9, 0), rows(5, 4, 7, 1)
+    found = OneStepLikelihood(batch=32).matrix(x0, x1, network=network)
+    log_probs = network(x0, torch.zeros(70)).log_softmax(-1)
+    by_hand = [[-sum(float(log_probs[j, i, row[i]]) for i in range(4)) for j in range(70)] for row in x1]
+    torch.testing.assert_close(found, torch.tensor(by_hand), rtol=1e-4, atol=1e-4)
+
+
+def test_the_learned_cost_leaves_the_network_as_it_was_and_takes_no_gradient():
+    net = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Embedding(7, 7))
+    cost = OneStepLikelihood().matrix(rows(3, 4, 7, 0), rows(3, 4, 7, 1), network=lambda x, t: net[1](x))
+    model = Model(net)
+    assert not OneStepLikelihood().matrix(rows(3, 4, 7, 0), rows(3, 4, 7, 1), network=model).requires_grad
+    assert torch.equal(cost, OneStepLikelihood().matrix(rows(3, 4, 7, 0), rows(3, 4, 7, 1), network=model))
+    assert model.training
+
+
+class Model(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, xt, t):
+        return self.net[0](self.net[1](xt))
+
+
+def test_the_learned_cost_asks_for_its_network():
+    with pytest.raises(ValueError, match=r"needs the network: pair\(.*network="):
+        OneStepLikelihood().matrix(rows(2, 3, 4, 0), rows(2, 3, 4, 1))
+
+
+@pytest.mark.parametrize("bad", [((0.0, 1.0),), ((0.0, 1.0), (1.0, 2.0))])
+def test_a_table_of_dissimilarities_is_square_with_zeros_on_its_diagonal(bad):
+    with pytest.raises(ValueError, match="zeros on its diagonal"):
+        TokenMatrix(bad)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+def test_the_error_of_a_rounded_table_is_that_of_its_rounding(dtype, bound):
+    """Against float64, relative to the largest entry; half precision does not overflow, though the costs exceed it."""
+    e = 30 * torch.randn(1000, 64, generator=generator(0), dtype=torch.float64)
+    x0, x1 = rows(40, 32, 1000, 1), rows(40, 32, 1000, 2)
+    exact = SquaredEmbedding().matrix(x0, x1, e)
+    assert exact.max() > 65504
+    found = SquaredEmbedding().matrix(x0, x1, e.to(dtype))
+    assert found.dtype == torch.float32
+    assert float((found.double() - exact).abs().max() / exact.max()) < bound
+    paid = SquaredEmbedding().paired(x0, x1, e.to(dtype)).double()
+    assert float((paid - exact.diagonal()).abs().max() / exact.max()) < bound
+
+
+def test_the_embedding_cost_needs_no_tensor_of_all_positions(monkeypatch):
+    monkeypatch.setattr(costs, "CHUNK", 5000)
+    n, length, width = 32, 64, 16
+    x0, x1, e = rows(n, length, 50, 0), rows(n, length, 50, 1), table(50, width)
+    with Allocations(x0, x1, e) as made:
+        SquaredEmbedding().split(x0, x1, e)
+        SquaredEmbedding().paired(x0, x1, e)
+    assert made.largest <= 5000 < n * length * width

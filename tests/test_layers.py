@@ -10,10 +10,10 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # Lowest first. A module is named by its first part below hopflow: models/mlp.py is `models`.
 LAYERS = (
-    ("atomic", "vocab", "schedules"),
-    ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot"),
+    ("atomic", "vocab", "schedules", "network"),
+    ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),
-    ("flow", "network"),
+    ("flow",),
     ("draws", "estimate", "samplers", "integrals", "bounds", "exact"),
     ("models", "data"),
     ("training", "evaluation"),

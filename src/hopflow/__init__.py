@@ -17,11 +17,15 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .bounds import nll_bound as nll_bound
     from .costs import Cost as Cost
     from .costs import Hamming as Hamming
+    from .costs import OneStepLikelihood as OneStepLikelihood
+    from .costs import SequenceCost as SequenceCost
     from .costs import SquaredEmbedding as SquaredEmbedding
+    from .costs import TokenMatrix as TokenMatrix
     from .couplings import Coupling as Coupling
     from .couplings import ExactOT as ExactOT
     from .couplings import Independent as Independent
     from .couplings import Pairs as Pairs
+    from .couplings import SinkhornOT as SinkhornOT
     from .draws import Count as Count
     from .draws import Draws as Draws
     from .draws import Forced as Forced
@@ -33,6 +37,9 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .objectives import Objective as Objective
     from .paths import ConvexPath as ConvexPath
     from .paths import PathSample as PathSample
+    from .picks import Permutation as Permutation
+    from .picks import Pick as Pick
+    from .picks import Rows as Rows
     from .predictions import Carry as Carry
     from .predictions import Evidence as Evidence
     from .predictions import Plain as Plain
@@ -73,13 +80,20 @@ _HOME = {
     "Carry": "predictions",
     "Evidence": "predictions",
     "Scores": "scores",
+    "SequenceCost": "costs",
     "Cost": "costs",
     "Hamming": "costs",
     "SquaredEmbedding": "costs",
+    "TokenMatrix": "costs",
+    "OneStepLikelihood": "costs",
+    "Pick": "picks",
+    "Rows": "picks",
+    "Permutation": "picks",
     "Coupling": "couplings",
     "Pairs": "couplings",
     "Independent": "couplings",
     "ExactOT": "couplings",
+    "SinkhornOT": "couplings",
     "Objective": "objectives",
     "CrossEntropy": "objectives",
     "NoisyCrossEntropy": "objectives",

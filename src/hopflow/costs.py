@@ -1,14 +1,93 @@
-"""Costs: how far apart two tokens are; a sequence costs the sum over its positions (Theorem 3.1 [theorem1])."""
+"""Costs: how far a source sequence is from a data sequence.
+
+A `Cost` knows two tokens, and a sequence costs the sum over its positions (Theorem 3.1 [theorem1]). A `SequenceCost`
+may look at whole sequences. What lives in a network and changes while it learns is handed in when a cost is computed:
+`embedding`, the table of its token embeddings, and `network` itself. A cost takes what it needs and ignores the rest.
+"""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .network import Network, clock_dtype, resting
 
-class Cost(ABC):
-    """A token dissimilarity s(a, b) ≥ 0 with s(a, a) = 0, from a to b; it need not be symmetric."""
+CHUNK = 1 << 25
+"""Numbers that a chunk of embeddings or logits may hold: 128 MiB of float32."""
+FEW_TOKENS = 16
+"""Up to here a product of one-hot rows counts matches faster than comparing does (7 times at 3 tokens, n = 2048)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A cost matrix as what depends on pairs, plus constants of its rows and of its columns.
+
+    The constants change no optimal pairing, and left out they cost no digits: solve on `pairwise`.
+    """
+
+    pairwise: Float[Tensor, "m n"]
+    rows: Float[Tensor, " m"] | None = None
+    columns: Float[Tensor, " n"] | None = None
+
+    def full(self) -> Float[Tensor, "m n"]:
+        total = self.pairwise
+        total = total if self.rows is None else total + self.rows[:, None]
+        return total if self.columns is None else total + self.columns[None, :]
+
+    def mean(self) -> float:
+        """The mean of the full matrix: what independent pairs of these rows pay."""
+        parts = (self.pairwise.mean(1), self.rows, self.columns)
+        return sum(float(part.cpu().double().mean()) for part in parts if part is not None)
+
+    def max(self) -> float:
+        """The largest entry of the full matrix, without holding another one."""
+        columns = 0.0 if self.columns is None else self.columns
+        largest = torch.cat([(part + columns).amax(1) for part in self.pairwise.split(256)])
+        return float((largest if self.rows is None else largest + self.rows).max())
+
+
+class SequenceCost(ABC):
+    """What it costs to lead a source sequence to a data sequence."""
+
+    @abstractmethod
+    def split(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "m L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Split:
+        """c(x0_j, x1_i) of all pairs, a row per data sequence; never a tensor of shape (m, n, L)."""
+
+    @abstractmethod
+    def paired(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Float[Tensor, " n"]:
+        """c(x0_i, x1_i): the true cost of the pairs as they stand."""
+
+    def matrix(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "m L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Float[Tensor, "m n"]:
+        """c(x0_j, x1_i) in full."""
+        return self.split(x0, x1, embedding, network).full()
+
+
+class Cost(SequenceCost):
+    """A token dissimilarity s(a, b) ≥ 0 with s(a, a) = 0, from a to b; it need not be symmetric.
+
+    `dissimilarity` is all that a new one needs.
+    """
 
     @abstractmethod
     def dissimilarity(
@@ -16,21 +95,32 @@ class Cost(ABC):
     ) -> Float[Tensor, "*shape"]:
         """s(a, b); costs that live in the model's embedding space are given its table."""
 
-    def matrix(
+    def split(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "m L"],
         embedding: Float[Tensor, "V D"] | None = None,
-    ) -> Float[Tensor, "m n"]:
-        """c(x0_j, x1_i) = Σ_l s(x0_j^l, x1_i^l), a row per data sequence; one position at a time, never (m, n, L)."""
+        network: Network | None = None,
+    ) -> Split:
+        _some_positions(x0)
         total = None
         for a, b in zip(x0.T, x1.T, strict=True):
             grid_b, grid_a = b[:, None].expand(len(b), len(a)), a[None, :].expand(len(b), len(a))
             part = self.dissimilarity(grid_a, grid_b, embedding)
-            total = part if total is None else total + part
-        if total is None:
-            raise ValueError("sequences of length 0 have no transport cost")
-        return total
+            # a sum over many positions outgrows half precision: 65504 is its largest number
+            total = part.to(torch.promote_types(part.dtype, torch.float32)) if total is None else total.add_(part)
+        assert total is not None
+        return Split(total)
+
+    def paired(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Float[Tensor, " n"]:
+        _some_positions(x0)
+        return self.dissimilarity(x0, x1, embedding).sum(1, dtype=_sum_dtype(x0))
 
 
 @dataclass(frozen=True)
@@ -42,25 +132,167 @@ class Hamming(Cost):
     ) -> Float[Tensor, "*shape"]:
         return (a != b).float()
 
+    def split(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "m L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Split:
+        _some_positions(x0)
+        tokens = int(torch.maximum(x0.max(), x1.max())) + 1
+        if tokens <= FEW_TOKENS:
+            matches = x0.new_zeros(len(x1), len(x0), dtype=torch.float32)
+            for at in _chunks(x0, tokens):
+                hot0, hot1 = (torch.nn.functional.one_hot(x[:, at], tokens).flatten(1).float() for x in (x0, x1))
+                matches.addmm_(hot1, hot0.T)
+            return Split(x0.shape[1] - matches)
+        # the 0-norm counts where two rows differ; float32 holds ids up to 2^24 exactly
+        dtype = torch.float32 if tokens <= 1 << 24 else torch.float64
+        return Split(torch.cdist(x1.to(dtype), x0.to(dtype), p=0.0).float())
+
 
 @dataclass(frozen=True)
 class SquaredEmbedding(Cost):
-    """s(a, b) = ‖e(a) - e(b)‖²; its sequence cost is that of the concatenated embeddings. Cor. 3.3 [coro2]"""
+    """s(a, b) = ‖e(a) - e(b)‖²; its sequence cost is that of the concatenated embeddings. Cor. 3.3 [coro2]
+
+    Solved on the cross term -2⟨e(x0), e(x1)⟩ alone. The table's float type decides how: bfloat16 rounds the embeddings
+    (relative error of an entry about 2^-9), products are summed in float32.
+    """
 
     def dissimilarity(
         self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
     ) -> Float[Tensor, "*shape"]:
-        return (_table(embedding)[a] - _table(embedding)[b]).square().sum(-1)
+        e = _table(embedding)
+        wide = torch.promote_types(e.dtype, torch.float32)
+        return (e[a].to(wide) - e[b].to(wide)).square().sum(-1)
+
+    def split(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "m L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Split:
+        _some_positions(x0)
+        e = _table(embedding)
+        wide = torch.promote_types(e.dtype, torch.float32)
+        cross = torch.zeros(len(x1), len(x0), dtype=wide, device=e.device)
+        for at in _chunks(x0 if len(x0) > len(x1) else x1, e.shape[1]):
+            cross += _product(e[x1[:, at]].flatten(1), e[x0[:, at]].flatten(1))
+        norms = e.to(wide).square().sum(1)
+        return Split(cross.mul_(-2), norms[x1].sum(1), norms[x0].sum(1))
 
     def matrix(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "m L"],
         embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
     ) -> Float[Tensor, "m n"]:
-        e0, e1 = _table(embedding)[x0].flatten(1), _table(embedding)[x1].flatten(1)
-        cross = e1 @ e0.T
-        return (e1.square().sum(1)[:, None] + e0.square().sum(1)[None, :] - 2 * cross).clamp(min=0)
+        return super().matrix(x0, x1, embedding).clamp_(min=0)  # equal rows may round to below zero
+
+    def paired(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Float[Tensor, " n"]:
+        _some_positions(x0)
+        chunks = _chunks(x0, _table(embedding).shape[1])
+        return torch.stack(
+            [super(SquaredEmbedding, self).paired(x0[:, at], x1[:, at], embedding) for at in chunks]
+        ).sum(0)
+
+
+@dataclass(frozen=True)
+class TokenMatrix(Cost):
+    """s(a, b) = rows[a][b], a table of one's own: plain numbers, so that it is stored with the flow."""
+
+    rows: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        size = len(self.rows)
+        if any(len(row) != size for row in self.rows) or any(self.rows[a][a] != 0 for a in range(size)):
+            raise ValueError("a token dissimilarity is a square table with zeros on its diagonal: s(a, a) = 0")
+
+    def dissimilarity(
+        self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
+    ) -> Float[Tensor, "*shape"]:
+        return torch.tensor(self.rows, device=a.device)[a, b]
+
+
+@dataclass(frozen=True)
+class OneStepLikelihood(SequenceCost):
+    """c(x0, x1) = -Σ_i log p_{1|0}^i(x1^i | x0; θ): what the network itself finds likely from x0. Eq. (179)
+
+    Every prediction is the softmax of the logits at t = 0, where the path holds no evidence yet. It looks at the whole
+    of x0, so that it is no token dissimilarity, and Theorem 3.1 [theorem1] says nothing about it.
+    """
+
+    batch: int = 64
+
+    def split(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "m L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Split:
+        _some_positions(x0)
+        pairwise, columns = [], []
+        for logits in self._logits(x0, network):  # (b, L, Vd)
+            at = x1.T.expand(len(logits), *x1.T.shape)  # (b, L, m)
+            pairwise.append(-torch.stack([row.gather(1, to).sum(0) for row, to in zip(logits, at, strict=True)]))
+            columns.append(logits.logsumexp(-1).sum(1))
+        return Split(torch.cat(pairwise).T.contiguous(), None, torch.cat(columns))
+
+    def paired(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Float[Tensor, " n"]:
+        _some_positions(x0)
+        nats = [
+            (logits.logsumexp(-1) - logits.gather(2, rows[..., None])[..., 0]).sum(1)
+            for logits, rows in zip(self._logits(x0, network), x1.split(self.batch), strict=True)
+        ]
+        return torch.cat(nats)
+
+    def _logits(self, x0: Int[Tensor, "n L"], network: Network | None) -> Iterator[Float[Tensor, "b L Vd"]]:
+        if network is None:
+            raise ValueError("OneStepLikelihood needs the network: pair(x0, x1, generator, network=model)")
+        for rows in x0.split(self.batch):
+            with resting(network):
+                logits = network(rows, torch.zeros(len(rows), dtype=clock_dtype(network), device=rows.device))
+            yield logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _product(a: Float[Tensor, "m K"], b: Float[Tensor, "n K"]) -> Float[Tensor, "m n"]:
+    """⟨a_i, b_j⟩, summed in float32 at least."""
+    if a.dtype.itemsize >= 4:
+        return a @ b.T
+    if a.device.type == "cuda":
+        return torch.mm(a, b.T, out_dtype=torch.float32)
+    return a.float() @ b.float().T
+
+
+def _chunks(x: Int[Tensor, "n L"], width: int) -> Iterator[slice]:
+    """Positions in parts, such that (n, part, width) numbers fit a chunk."""
+    step = max(1, CHUNK // max(1, len(x) * width))
+    return (slice(start, start + step) for start in range(0, x.shape[1], step))
+
+
+def _sum_dtype(x: Tensor) -> torch.dtype:
+    return torch.float32 if x.device.type == "mps" else torch.float64  # mps has no float64
+
+
+def _some_positions(x: Int[Tensor, "n L"]) -> None:
+    if x.shape[1] == 0:
+        raise ValueError("sequences of length 0 have no transport cost")
 
 
 def _table(embedding: Float[Tensor, "V D"] | None) -> Float[Tensor, "V D"]:
@@ -68,7 +300,12 @@ def _table(embedding: Float[Tensor, "V D"] | None) -> Float[Tensor, "V D"]:
         raise ValueError(
             "SquaredEmbedding needs the embedding table: pair(x0, x1, generator, embedding=model.embedding.weight)"
         )
-    return embedding
+    return embedding.detach()
 
 
-EXAMPLES: tuple[Cost, ...] = (Hamming(), SquaredEmbedding())
+EXAMPLES: tuple[SequenceCost, ...] = (
+    Hamming(),
+    SquaredEmbedding(),
+    TokenMatrix(tuple(tuple(float(abs(a - b)) for b in range(8)) for a in range(8))),
+    OneStepLikelihood(),
+)

@@ -1,6 +1,7 @@
 """Couplings: which x0 meets which x1."""
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -8,14 +9,54 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .costs import Cost, Hamming
-from .ot import assignment
+from .costs import Hamming, SequenceCost
+from .network import Network
+from .ot import assignment, best_engine
+from .picks import Permutation, Pick, Rows
+from .sinkhorn import sinkhorn
+
+__all__ = [
+    "EXAMPLES",
+    "Coupling",
+    "ExactOT",
+    "Independent",
+    "Match",
+    "Pairs",
+    "Permutation",
+    "Rows",
+    "SinkhornOT",
+    "Verdict",
+]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a coupling was found: the solver, its iterations, and how far from the optimum of its problem it may be."""
+
+    solver: str = "none"
+    iterations: int = 0
+    dual_gap: float = 0.0
+    converged: bool = True
+
+
+@dataclass(frozen=True)
+class Match:
+    """Which source row each data row is given, and what the pairing did; in `Pairs` with the rows themselves."""
+
+    order: Int[Tensor, " n"]
+    cost: float
+    independent_cost: float
+    marginal_error: float
+    information: float
+    verdict: Verdict = Verdict()
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Paired rows, and what the pairing did.
 
+    `cost` is the true mean cost of these pairs, `independent_cost` that of all pairs of the batch. `marginal_error` is
+    Σ |mass - 1/n| over the source rows, a number between 0 and 2: 0 where each has the same chance to be chosen.
     `information` bounds KL(π(·|x1) ‖ p0), the nats that a bound under this coupling must add (theory.md §4).
     """
 
@@ -25,12 +66,24 @@ class Pairs:
     independent_cost: float
     marginal_error: float
     information: float
+    verdict: Verdict = Verdict()
 
 
 class Coupling(ABC):
     """A rule that pairs the source rows of a batch with its data rows."""
 
     @abstractmethod
+    def match(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        generator: torch.Generator | None = None,
+        *,
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Match:
+        """A source row for each data row, in the order of the data rows."""
+
     def pair(
         self,
         x0: Int[Tensor, "n L"],
@@ -38,55 +91,151 @@ class Coupling(ABC):
         generator: torch.Generator | None = None,
         *,
         embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+        group: Int[Tensor, " n"] | None = None,
     ) -> Pairs:
-        """Each data row with one source row, in the order of the data rows."""
+        """Each data row with one source row, in the order of the data rows.
+
+        Rows meet only within their group: labels, or the numbers of prefixes; row i of x0 and of x1 are in group[i].
+        `embedding` and `network` are for costs that read them.
+        """
+        _check(x0, x1, group)
+        groups = [torch.arange(len(x0), device=x0.device)] if group is None else _members(group.to(x0.device))
+        order = torch.empty(len(x0), dtype=torch.int64, device=x0.device)
+        parts: list[tuple[float, Match]] = []
+        with torch.no_grad():
+            for rows in groups:
+                part = self.match(x0[rows], x1[rows], generator, embedding=embedding, network=network)
+                order[rows] = rows[part.order.to(rows.device)]
+                parts.append((len(rows) / len(x0), part))
+
+        def mean(name: str) -> float:
+            return math.fsum(share * getattr(part, name) for share, part in parts)
+
+        verdict = Verdict(
+            parts[0][1].verdict.solver,
+            max(part.verdict.iterations for _, part in parts),
+            max(part.verdict.dual_gap for _, part in parts),
+            all(part.verdict.converged for _, part in parts),
+        )
+        cost, independent_cost = mean("cost"), mean("independent_cost")
+        return Pairs(x0[order], x1, cost, independent_cost, mean("marginal_error"), mean("information"), verdict)
 
 
 @dataclass(frozen=True)
 class Independent(Coupling):
-    """Rows meet as they come: π = p0 × q. Bounds are bounds (theory.md §3)."""
+    """Rows meet as they come: π = p0 × q. Bounds are bounds (theory.md §3).
 
-    def pair(
+    The cost of its own pairs is an unbiased estimate of that of all pairs, and reported as both.
+    """
+
+    cost: SequenceCost = Hamming()
+
+    def match(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "n L"],
         generator: torch.Generator | None = None,
         *,
         embedding: Float[Tensor, "V D"] | None = None,
-    ) -> Pairs:
-        _check(x0, x1)
-        cost = float(Hamming().dissimilarity(x0, x1).sum(1).mean())
-        return Pairs(x0, x1, cost, cost, 0.0, 0.0)
+        network: Network | None = None,
+    ) -> Match:
+        cost = _mean(self.cost.paired(x0, x1, embedding, network))
+        return Match(torch.arange(len(x0), device=x0.device), cost, cost, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class ExactOT(Coupling):
     """The permutation of least total cost over the batch. Alg. 1 [alg3]"""
 
-    cost: Cost = Hamming()
+    cost: SequenceCost = Hamming()
 
-    def pair(
+    def match(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "n L"],
         generator: torch.Generator | None = None,
         *,
         embedding: Float[Tensor, "V D"] | None = None,
-    ) -> Pairs:
-        _check(x0, x1)
-        with torch.no_grad():
-            cost = self.cost.matrix(x0, x1, embedding)
-        order = assignment(cost)
-        paid = float(cost.gather(1, order[:, None]).double().mean())
-        return Pairs(x0[order], x1, paid, float(cost.double().mean()), 0.0, math.log(len(x1)))
+        network: Network | None = None,
+    ) -> Match:
+        split = self.cost.split(x0, x1, embedding, network)
+        order = assignment(split.pairwise)
+        paid = _mean(self.cost.paired(x0[order], x1, embedding, network))
+        return Match(order, paid, split.mean(), 0.0, math.log(len(x1)), Verdict(best_engine()))
 
 
-def _check(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"]) -> None:
+@dataclass(frozen=True)
+class SinkhornOT(Coupling):
+    """Pairs drawn from the plan of least cost plus eps times its divergence from independence. Alg. 1 [alg3]
+
+    eps is relative to the largest entry of the cost matrix: small is near `ExactOT`, large near `Independent`. `draw`
+    says how pairs come from the plan: `Rows()` as in the paper, or `Permutation()`, in which no row is lost. The plan
+    is solved in float64 until its marginal error is at most tol. Should it not get there, its rows still are laws over
+    the source rows, so that the information and the bounds hold, but source rows are not chosen equally often: then it
+    warns, and `Pairs.marginal_error` and `Pairs.verdict` say by how much.
+    """
+
+    cost: SequenceCost = Hamming()
+    eps: float = 0.01
+    draw: Pick = Rows()
+    tol: float = 1e-4
+    max_iterations: int = 5000
+
+    def __post_init__(self) -> None:
+        if not (self.eps > 0 and math.isfinite(self.eps)):
+            raise ValueError(f"eps must be positive and finite; got {self.eps}. For eps = 0 use ExactOT.")
+
+    def match(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        generator: torch.Generator | None = None,
+        *,
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Match:
+        split = self.cost.split(x0, x1, embedding, network)
+        wide = torch.float32 if split.pairwise.device.type == "mps" else torch.float64  # mps has no float64
+        plan = sinkhorn(
+            split.pairwise.to(wide), self.eps, scale=split.max(), tol=self.tol, max_iterations=self.max_iterations
+        )
+        error, converged = float(plan.marginal_error), bool(plan.converged)
+        if not converged:
+            warnings.warn(
+                f"Sinkhorn at eps={self.eps:g} stopped after {int(plan.iterations)} iterations with a marginal error "
+                f"of {error:.1e}, above tol={self.tol:g}: raise eps or max_iterations, or use ExactOT",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        picked = self.draw.draw(plan.plan(), generator)
+        order = picked.order.to(x0.device)
+        paid = _mean(self.cost.paired(x0[order], x1, embedding, network))
+        verdict = Verdict("sinkhorn", int(plan.iterations), abs(float(plan.dual_gap)), converged)
+        return Match(order, paid, split.mean(), error, picked.information, verdict)
+
+
+def _mean(cost: Float[Tensor, " n"]) -> float:
+    mean = float(cost.cpu().double().mean())
+    if not math.isfinite(mean):
+        raise ValueError("the transport cost of a pair is NaN or infinite; look at the embeddings or the cost function")
+    return mean
+
+
+def _members(group: Int[Tensor, " n"]) -> list[Int[Tensor, " k"]]:
+    """The rows of each group, groups in the order of their labels."""
+    labels, counts = group.unique(return_counts=True)
+    return list(group.argsort(stable=True).split(counts.tolist())) if len(labels) else []
+
+
+def _check(x0: Tensor, x1: Tensor, group: Tensor | None) -> None:
     if x0.shape != x1.shape or x0.numel() == 0:
         raise ValueError(
             f"a coupling pairs as many source rows as data rows, of one length and at least one; "
             f"got {tuple(x0.shape)} and {tuple(x1.shape)}"
         )
+    if group is not None and group.shape != x0.shape[:1]:
+        raise ValueError(f"group holds one label per row, {len(x0)} in all; got shape {tuple(group.shape)}")
 
 
-EXAMPLES: tuple[Coupling, ...] = (Independent(), ExactOT())
+EXAMPLES: tuple[Coupling, ...] = (Independent(), ExactOT(), SinkhornOT(), SinkhornOT(eps=0.1, draw=Permutation()))

@@ -1,19 +1,143 @@
-"""Optimal transport between two sets of rows of equal size: pure functions on a cost matrix."""
+"""Exact optimal transport between two sets of rows of equal size: pure functions on a cost matrix."""
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+BLOCK = 256
+"""Rows that a pass over the matrix holds at once; they fit a cache."""
+LOOK_EVERY = 8
+"""Rounds of a certificate between two looks at its gap; a look costs as much as a round."""
 
-def assignment(cost: Float[Tensor, "n n"]) -> Int[Tensor, " n"]:
+
+def assignment(cost: Float[Tensor, "n n"], engine: str | None = None) -> Int[Tensor, " n"]:
     """The permutation σ that minimises Σ_i cost[i, σ(i)].
 
-    Exact, because with equal uniform marginals a vertex is optimal.
+    Exact, because with equal uniform marginals a vertex is optimal. Engines find the same optimum, where it is not
+    unique perhaps by another permutation; by default the one that `best_engine` names.
     """
     if cost.ndim != 2 or cost.shape[0] != cost.shape[1]:
         raise ValueError(f"an assignment pairs as many rows as columns; got a cost of shape {tuple(cost.shape)}")
-    if not bool(torch.isfinite(cost).all()):
-        raise ValueError("the transport cost has NaN or infinite entries; look at the embeddings or the cost function")
-    _, columns = linear_sum_assignment(cost.detach().cpu().double().numpy())
-    return torch.from_numpy(columns).to(cost.device)
+    check_finite(cost)
+    columns = _solve(engine or best_engine())(_reduced(cost))
+    return torch.from_numpy(columns.astype(np.int64)).to(cost.device)
+
+
+def best_engine() -> str:
+    """lapx where it is installed (`pip install 'hopflow[ot]'`): after the reduction it was fastest at every size.
+
+    Measured on 2 cores from n = 64 to 4096, on Hamming and squared embedding costs: `hopflow bench ot`.
+    """
+    return "lapx" if find_spec("lap") else "scipy"
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """Potentials with u_i + v_j ≤ cost_ij for all i and j, so that no permutation pays less than Σ u + Σ v.
+
+    `gap` is what the permutation pays above that: 0 proves it optimal. `relative_gap` divides it by what is paid, or
+    by the largest entry of the cost if that is more.
+    """
+
+    u: Float[Tensor, " n"]
+    v: Float[Tensor, " n"]
+    gap: float
+    relative_gap: float
+
+
+def certificate(
+    cost: Float[Tensor, "n n"], order: Int[Tensor, " n"], *, rounds: int = 1000, tol: float = 1e-12
+) -> Certificate:
+    """Dual potentials that fit a permutation, by shortest paths (Bellman–Ford) on the differences of its costs.
+
+    In an optimal dual u_i - u_k ≤ cost[i, σ(k)] - cost[k, σ(k)] for all i and k. Each round lowers u until that holds;
+    for a permutation that is not optimal it never does, and the gap stays open. Any u gives a valid bound, so that
+    stopping early, at a relative gap of tol, is safe.
+    """
+    check_finite(cost)
+    c = cost.detach().to(_wide(cost))
+    n = len(c)
+    if sorted(order.tolist()) != list(range(n)):
+        raise ValueError("a certificate is for a permutation: every column once")
+    at = c[:, order.to(c.device)]  # column k is the one that row k is given
+    own = at.diagonal().clone()
+    paid, unit = float(own.sum()), max(abs(float(own.sum())), float(c.abs().max()), math.ulp(0.0))
+    u = torch.zeros_like(own)
+    best = (-math.inf, u, u)
+    for turn in range(rounds):
+        before = u.clone()
+        for block in torch.arange(n, device=c.device).split(BLOCK):  # each block sees what those before it found
+            u[block] = torch.minimum(u[block], (at[block] + (u - own)).amin(1))
+        still = bool((u == before).all())
+        if still or (turn + 1) % LOOK_EVERY == 0 or turn + 1 == rounds:
+            v = _column_bound(at, u)
+            best = max(best, (float(u.sum() + v.sum()), u.clone(), v), key=lambda bound: bound[0])
+        if still or paid - best[0] <= tol * unit:
+            break
+    bound, u, v = best
+    gap = max(paid - bound, 0.0)
+    return Certificate(u, torch.empty_like(v).index_copy(0, order.to(c.device), v), gap, gap / unit)
+
+
+def check_finite(cost: Float[Tensor, "*shape"]) -> None:
+    """Refuse a cost that has entries which are no numbers; look with one pass over the matrix."""
+    if cost.numel() and not bool(torch.isfinite(torch.stack(cost.detach().aminmax())).all()):
+        half = ", or compute it in float32: half precision ends at 65504" if cost.dtype == torch.float16 else ""
+        raise ValueError(
+            f"the transport cost has NaN or infinite entries; look at the embeddings or the cost function{half}"
+        )
+
+
+def _column_bound(at: Tensor, u: Tensor) -> Tensor:
+    """The largest v with u_i + v_k ≤ at_ik."""
+    v = torch.full_like(u, math.inf)
+    for block in torch.arange(len(u), device=u.device).split(BLOCK):
+        v = torch.minimum(v, (at[block] - u[block, None]).amin(0))
+    return v
+
+
+def _reduced(cost: Tensor) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """The same problem with non-negative costs up to 1 and a zero in every row and column, in float64.
+
+    Row and column constants change no optimal permutation. Taking off the means of the columns, then the minima of
+    the rows and of the columns, halves the time of both engines on embedding costs. A power of 2 as the unit loses no
+    digit; lapx takes no cost above a million.
+    """
+    low, high = (float(end) for end in cost.detach().aminmax())
+    exponent = math.frexp(max(abs(low), abs(high)))[1]
+    c = cost.detach().to("cpu", torch.float64, copy=True).contiguous().numpy()
+    c *= math.ldexp(1.0, -max(min(exponent, 1000), -1000))
+    if not bool((cost[0] == cost[0].round()).all()):  # whole numbers, as in Hamming distances, are quicker left whole
+        c -= c.mean(0)
+    c -= c.min(1)[:, None]
+    c -= c.min(0)
+    return c
+
+
+def _solve(engine: str) -> Callable[[Any], Any]:
+    if engine == "scipy":
+        return lambda c: linear_sum_assignment(c)[1]
+    if engine == "lapx":
+        try:
+            from lap import lapjv
+        except ImportError as error:
+            raise ImportError(
+                "the engine lapx is not installed: pip install 'hopflow[ot]', or use scipy", name="lapx"
+            ) from error
+        return lambda c: lapjv(c, return_cost=False)[0]
+    raise ValueError(f"engines are {', '.join(ENGINES)}; got {engine!r}")
+
+
+def _wide(cost: Tensor) -> torch.dtype:
+    return torch.float32 if cost.device.type == "mps" else torch.float64  # mps has no float64
+
+
+ENGINES = ("scipy", "lapx")

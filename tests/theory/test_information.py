@@ -8,10 +8,12 @@ import torch
 import toys
 from hopflow import exact
 from hopflow.costs import Hamming
-from hopflow.couplings import ExactOT
+from hopflow.couplings import ExactOT, Independent, SinkhornOT
 from hopflow.exact import Joint, Oracle, Space
 from hopflow.flow import Flow
 from hopflow.ot import assignment
+from hopflow.picks import Permutation, rounded
+from hopflow.sinkhorn import sinkhorn
 from hopflow.sources import BagOfWords, MultiMask, Uniform
 from hopflow.vocab import Vocab
 
@@ -22,12 +24,21 @@ def hard(x0, x1):
     return torch.eye(len(x0), dtype=torch.float64)[assignment(Hamming().matrix(x0, x1))]
 
 
+def entropic(x0, x1):
+    return sinkhorn(Hamming().matrix(x0, x1).double(), 0.3).plan()
+
+
+def permuted(x0, x1):
+    """The law of each data row's pick by Permutation: that of the rounded plan."""
+    return torch.from_numpy(rounded(entropic(x0, x1), 12) / 2.0**12)
+
+
 def soft(x0, x1):
     return (-Hamming().matrix(x0, x1).double() / 0.7).softmax(1)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: type(s).__name__)
-@pytest.mark.parametrize("plan", [hard, soft])
+@pytest.mark.parametrize("plan", [hard, soft, entropic, permuted])
 @pytest.mark.parametrize("rows", [[[0, 1], [1, 1]], [[0, 0], [0, 1], [1, 0]]], ids=["n=2", "n=3"])
 def test_the_divergence_of_the_chosen_row_is_at_most_the_information_at_most_log_n(source, plan, rows):
     x1 = torch.tensor(rows)
@@ -75,3 +86,12 @@ def test_independent_pairs_have_no_information_and_the_coupled_number_is_b0(name
 def test_a_permutation_reports_log_n():
     x = torch.randint(0, 2, (6, 3), generator=toys.generator(0))
     assert ExactOT().pair(x, x.flip(0)).information == pytest.approx(math.log(6))
+
+
+def test_what_a_coupling_reports_is_the_information_of_its_plan():
+    x0, x1 = torch.randint(0, 2, (2, 6, 3), generator=toys.generator(0))
+    t = sinkhorn(Hamming().matrix(x0, x1).double(), 0.3).plan()
+    by_hand = sum(float(p) * math.log(6 * float(p)) for p in t.flatten()) / 6
+    assert SinkhornOT(eps=0.3).pair(x0, x1).information == pytest.approx(by_hand, abs=1e-4)
+    assert SinkhornOT(eps=0.3, draw=Permutation()).pair(x0, x1).information == pytest.approx(by_hand, abs=1e-3)
+    assert Independent().pair(x0, x1).information == 0.0

@@ -1,0 +1,1 @@
+"""Bench: side-by-side speed, as ratios within one run."""

@@ -1,0 +1,140 @@
+"""One coupling over the rows of all processes: gather token ids, solve once, share out.
+
+The other way, a coupling per process over its own rows, is Pairing(…, share=Share.here()): no communication, but the
+smaller batches transport less well, and the pairs depend on the number of processes.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..flow import Flow
+from .pairs import Pairing, Report
+from .shares import Share
+
+
+class GlobalPairing:
+    """A Pairing whose OT batches span all processes. Given the same table, the pairs do not depend on their number.
+
+    Every process calls it with the same steps and gives its own rows: `batches(b)` is `Share.here().take(…)` of the
+    global OT batch. Process 0 solves, with its table; `ot_batch` and `batch` count the rows of all processes. Token
+    ids travel at the first step of an OT batch only, on the CPU.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        batches: Callable[[int], Int[Tensor, "n L"]],
+        *,
+        length: int,
+        batch: int,
+        ot_batch: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.share = Share.here()
+        if batch % self.share.world:
+            raise ValueError(f"a batch of {batch} cannot be shared by {self.share.world} processes: take a multiple")
+        # NCCL moves GPU tensors only
+        self._group = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        self._batches, self._batch = batches, batch
+        self._length, self._rows = length, (ot_batch or batch) // self.share.world
+        workers = {} if self.share.rank == 0 else {"workers": 0}  # the others only gather
+        self._pairing = Pairing(
+            flow, self._whole, length=length, batch=batch, ot_batch=ot_batch, **{**options, **workers}
+        )
+        self._mine: dict[int, Tensor] = {}
+        self._gathered: dict[int, Tensor] = {}
+        self._x0: tuple[int, Tensor] | None = None
+        self._state: dict[str, Tensor] = {}
+
+    def step(
+        self, step: int, table: Float[Tensor, "V D"] | None = None
+    ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"]]:
+        """This process's part of the flow batch of a step; see Pairing.step."""
+        current, within = divmod(step, self._pairing.updates)
+        window = range(current, current + self._pairing.ahead + 1)
+        self._gather(window)
+        self._restore(window)
+        solved, error = self._solve(step, table)
+        if self._x0 is None or self._x0[0] != current:
+            self._x0 = current, self._scatter(current, solved, error)
+        elif error is not None:
+            raise error
+        each = self._batch // self.share.world
+        at = slice(within * each, (within + 1) * each)
+        return self._x0[1][at], self._mine[current][at]
+
+    def report(self, step: int) -> Report | None:
+        """On process 0, which solves; None elsewhere."""
+        return self._pairing.report(step) if self.share.rank == 0 else None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """On process 0, of the global OT batches: it loads under any number of processes. Empty elsewhere."""
+        return self._pairing.state_dict() if self.share.rank == 0 else {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """On every process; only the state of process 0 is used, at the next step, which gathers its rows again."""
+        self._mine.clear()
+        self._gathered.clear()
+        self._x0, self._state = None, dict(state) if self.share.rank == 0 else {}
+
+    def close(self) -> None:
+        self._pairing.close()
+
+    def __enter__(self) -> "GlobalPairing":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _whole(self, index: int) -> Int[Tensor, "n L"]:
+        return self._gathered.pop(index)
+
+    def _restore(self, window: range) -> None:
+        if self._state:
+            names = [(key, int(key.partition(".")[0])) for key in self._state]
+            self._pairing.load_state_dict({key: self._state[key] for key, index in names if index in window})
+            self._state = {}
+
+    def _gather(self, window: range) -> None:
+        """The rows of all processes to process 0, for the OT batches that open now; the same ones everywhere."""
+        for index in [i for i in self._mine if i not in window]:
+            self._mine.pop(index)
+            self._gathered.pop(index, None)
+        for index in window:
+            if index not in self._mine:
+                self._mine[index] = self._batches(index).to("cpu", torch.int64, copy=True)
+                parts = self._places() if self.share.rank == 0 else None
+                dist.gather(self._mine[index], parts, dst=0, group=self._group)
+                if parts is not None:
+                    self._gathered[index] = self.share.join(parts, self._batch)
+
+    def _solve(self, step: int, table: Float[Tensor, "V D"] | None) -> tuple[Tensor | None, Exception | None]:
+        if self.share.rank != 0:
+            return None, None
+        try:
+            return self._pairing.ot_pairs(step, table)[0], None
+        except Exception as error:  # the others wait for the pairs: they must hear of it
+            return None, error
+
+    def _scatter(self, index: int, x0: Tensor | None, error: Exception | None) -> Tensor:
+        verdict = torch.tensor([int(error is None)])
+        dist.broadcast(verdict, src=0, group=self._group)
+        if error is not None:
+            raise error
+        if not bool(verdict):
+            raise RuntimeError(f"process 0 could not pair OT batch {index}; its own message says why")
+        mine = torch.empty(self._rows, self._length, dtype=torch.int64)
+        parts = None if x0 is None else [part.contiguous() for part in self.share.split(x0, self._batch)]
+        dist.scatter(mine, parts, src=0, group=self._group)
+        return mine
+
+    def _places(self) -> list[Tensor]:
+        return [torch.empty(self._rows, self._length, dtype=torch.int64) for _ in range(self.share.world)]

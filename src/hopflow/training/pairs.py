@@ -1,0 +1,307 @@
+"""Pairs ahead of time: an OT batch is coupled once, beside the training steps, and handed out as flow batches.
+
+Which table a coupling sees. OT batch b spans the steps b·m … (b+1)·m - 1, with m = ot_batch / batch. A cost that reads
+embeddings sees, for OT batch b, the table as it was handed over at the first step of OT batch b - ahead, and that of
+step 0 for the first `ahead` of them. So `ahead` belongs to the recipe and the number of workers does not: the rule
+names steps, never what happened to be finished.
+"""
+
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..couplings import Coupling, Independent
+from ..flow import Flow
+from .crew import Crew
+from .problems import Draw, Problem, Solution
+from .shares import Share
+from .sheets import Layout, Sheet
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the coupling of one OT batch did and took."""
+
+    index: int
+    cost: float
+    independent_cost: float
+    marginal_error: float
+    information: float
+    converged: bool
+    seconds_solved: float
+    seconds_waited: float
+    """By the training step, whether for a worker or for a solution in place."""
+    in_place: bool
+
+
+@dataclass
+class Job:
+    """An OT batch on its way."""
+
+    problem: Problem
+    sheet: Sheet | None = None
+    ticket: int | None = None
+    solution: Solution | None = None
+    report: Report | None = None
+
+
+class Pairing:
+    """Flow batches (x0, x1) for the steps of a run, from OT batches that are coupled ahead of time.
+
+    `batches(b)` gives the data rows of OT batch b. `workers` and `timeout` only say how it runs: pairs are bitwise the
+    same for any number of workers, also when one dies or hangs. Use it as a context manager, so that nothing is left.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        batches: Callable[[int], Int[Tensor, "n L"]],
+        *,
+        length: int,
+        batch: int,
+        ot_batch: int | None = None,
+        seed: int = 0,
+        workers: int = 1,
+        ahead: int = 2,
+        timeout: float = 120.0,
+        share: Share = Share(),  # noqa: B008  (frozen)
+    ) -> None:
+        self.flow, self.length, self.batch, self.ot_batch = flow, length, batch, ot_batch or batch
+        _check(self.batch, self.ot_batch, workers, ahead, timeout, share)
+        self.seed, self.share = seed, share
+        self.reads_table = reads_table(flow.coupling)
+        # nothing to hide: rows that meet as they come are drawn when they are due
+        self.ahead = 0 if isinstance(flow.coupling, Independent) else ahead
+        self._batches = batches
+        self._jobs: dict[int, Job] = {}
+        self._sheets: list[Sheet] = []
+        self._closed = False
+        self._crew = Crew(flow, workers, timeout) if workers and self.ahead else None
+        self._finalizer = weakref.finalize(self, self._crew.close) if self._crew else None
+
+    @property
+    def updates(self) -> int:
+        """Training steps per coupling."""
+        return self.ot_batch // self.batch
+
+    @property
+    def prepared(self) -> list[int]:
+        """The OT batches that are solved, being solved or waiting, the current one first; at most 1 + ahead."""
+        return sorted(self._jobs)
+
+    def step(
+        self, step: int, table: Float[Tensor, "V D"] | None = None
+    ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"]]:
+        """(x0, x1) of this step, on the CPU; `table` is the embedding table, or its average, before the step's update.
+
+        The table is read at the first step of an OT batch only, and copied: it may change afterwards.
+        """
+        x0, x1 = self.ot_pairs(step, table)
+        rows = self.batch // self.share.world
+        at = step % self.updates * rows
+        return x0[at : at + rows], x1[at : at + rows]
+
+    def ot_pairs(
+        self, step: int, table: Float[Tensor, "V D"] | None = None
+    ) -> tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]:
+        """All pairs of the OT batch that this step belongs to."""
+        if self._closed:
+            raise RuntimeError("this Pairing is closed: make a new one for more steps")
+        current = self._open(step, table)
+        job = self._jobs[current]
+        return self._solved(current).x0, job.problem.x1
+
+    def report(self, step: int) -> Report:
+        """On the OT batch of a step that has just been taken."""
+        job = self._jobs.get(step // self.updates)
+        if job is None or job.report is None:
+            raise ValueError(f"step {step} is not the current one: take its report right after step({step})")
+        return job.report
+
+    def wait_until_ready(self) -> None:
+        """Until the workers are awake, some seconds; without this the first couplings are solved in place."""
+        if self._crew:
+            self._crew.wait_until_ready()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What the pairs of later steps need besides the seed: the open OT batches, where their tables are past.
+
+        Source rows, not tables: for 100,000 tokens of width 768 a table is 200 times as large as an OT batch of 512.
+        Waits for those that are being solved.
+        """
+        if not self.reads_table:
+            return {}
+        state: dict[str, Tensor] = {}
+        for index in self.prepared:
+            solution = self._solved(index)
+            state[f"{index}.x0"] = solution.x0.to(torch.int32)
+            state[f"{index}.numbers"] = torch.tensor(solution.numbers, dtype=torch.float64)
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on where `state_dict` was taken."""
+        for index in list(self._jobs):
+            self._drop(index)
+        for index in sorted(int(key.removesuffix(".x0")) for key in state if key.endswith(".x0")):
+            x0, numbers = state[f"{index}.x0"].long(), state[f"{index}.numbers"].tolist()
+            job = Job(Problem(self._draw(index), self._rows(index)), solution=Solution.of(x0, numbers))
+            if x0.shape != job.problem.x1.shape:
+                raise ValueError(
+                    f"the state holds OT batches of shape {tuple(x0.shape)}, this run has "
+                    f"{tuple(job.problem.x1.shape)}: resume with the same ot_batch, length and number of processes"
+                )
+            self._jobs[index] = job
+
+    def close(self) -> None:
+        """End the workers and free their memory; safe to call twice."""
+        self._closed = True
+        if self._finalizer:
+            self._finalizer()
+        for job in self._jobs.values():
+            self._sheets += [job.sheet] if job.sheet else []
+        for sheet in self._sheets:
+            sheet.close()
+        self._jobs.clear()
+        self._sheets.clear()
+
+    def __enter__(self) -> "Pairing":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, step: int, table: Float[Tensor, "V D"] | None) -> int:
+        """Open the OT batches that this step's table, or the seed alone, makes possible."""
+        if step < 0:
+            raise ValueError(f"steps are counted from 0; got {step}")
+        current, within = divmod(step, self.updates)
+        for index in [i for i in self._jobs if not current <= i <= current + self.ahead]:
+            self._drop(index)
+        window = range(current, current + self.ahead + 1)
+        if self.reads_table:
+            # each table serves the OT batch `ahead` later; the first one also those before it
+            window = window[0 if step == 0 else self.ahead :] if within == 0 else range(0)
+        for index in window:
+            if index not in self._jobs:
+                self._jobs[index] = self._job(index, table)
+        if current not in self._jobs:
+            raise ValueError(
+                f"the pairs of step {step} need the embedding table of step "
+                f"{max(current - self.ahead, 0) * self.updates}, which this Pairing has not seen: "
+                f"start at step 0, or load_state_dict() what the interrupted run saved"
+            )
+        if self._crew:
+            self._crew.sweep()
+        return current
+
+    def _job(self, index: int, table: Float[Tensor, "V D"] | None) -> Job:
+        if not self.reads_table:
+            table = None
+        elif table is None:
+            raise ValueError(
+                f"{self.flow.coupling} reads the embedding table: pass it at every step, step(step, table)"
+            )
+        draw, x1 = self._draw(index), self._rows(index)
+        if self._crew is None:
+            return Job(Problem(draw, x1, None if table is None else table.detach().to("cpu", copy=True)))
+        shape = None if table is None else (table.shape[0], table.shape[1])
+        sheet = self._sheet(Layout(x1.shape[0], x1.shape[1], shape, torch.float32 if table is None else table.dtype))
+        sheet.x1.copy_(x1)
+        view = sheet.table
+        if view is not None and table is not None:
+            view.copy_(table.detach())
+        return Job(Problem(draw, x1, view), sheet, self._crew.submit(draw, sheet))
+
+    def _solved(self, index: int) -> Solution:
+        job, started = self._jobs[index], time.perf_counter()
+        in_place = False
+        if job.solution is None and self._crew and job.ticket is not None:
+            job.solution = self._crew.take(job.ticket)
+        if job.solution is None:
+            # also after a worker's error: what is wrong with the problem is raised here, where it can be debugged
+            in_place = True
+            job.solution = job.problem.solve(self.flow)
+            if self._crew:
+                self._crew.slowest = max(self._crew.slowest, job.solution.seconds)
+        if job.report is None:
+            s, waited = job.solution, time.perf_counter() - started
+            job.report = Report(
+                index,
+                s.cost,
+                s.independent_cost,
+                s.marginal_error,
+                s.information,
+                s.converged,
+                s.seconds,
+                waited,
+                in_place,
+            )
+            job.problem = Problem(job.problem.draw, job.problem.x1)  # the table has done its work
+            self._free(job)
+        return job.solution
+
+    def _drop(self, index: int) -> None:
+        self._free(self._jobs.pop(index))
+
+    def _free(self, job: Job) -> None:
+        """Use the job's sheet again, unless a worker may still write to it."""
+        if job.sheet is None or job.ticket is None or self._crew is None:
+            return
+        if self._crew.forget(job.ticket):
+            self._sheets.append(job.sheet)
+        else:
+            job.sheet.close()
+        job.sheet = job.ticket = None
+
+    def _sheet(self, layout: Layout) -> Sheet:
+        for at, sheet in enumerate(self._sheets):
+            if sheet.layout == layout:
+                return self._sheets.pop(at)
+        return Sheet(layout)
+
+    def _draw(self, index: int) -> Draw:
+        return Draw(self.seed, index, self.ot_batch, self.batch, self.share)
+
+    def _rows(self, index: int) -> Int[Tensor, "n L"]:
+        rows = self._batches(index)
+        wanted = (self.ot_batch // self.share.world, self.length)
+        if tuple(rows.shape) != wanted or rows.is_floating_point():
+            raise ValueError(
+                f"batches({index}) must give the token ids of an OT batch, {wanted}; "
+                f"got {rows.dtype} of shape {tuple(rows.shape)}"
+            )
+        return rows.to("cpu", torch.int64, copy=True)
+
+
+def reads_table(coupling: Coupling) -> bool:
+    """The coupling asks for the embedding table; found by leaving it out once, on a single pair."""
+    row, reason = torch.zeros(1, 1, dtype=torch.int64), ""
+    for table in (None, torch.zeros(1, 1)):
+        try:
+            coupling.pair(row, row, torch.Generator(), embedding=table)
+            return table is not None
+        except ValueError as error:
+            reason = str(error)
+    raise ValueError(f"{coupling} cannot be solved beside the training step: {reason}")
+
+
+def _check(batch: int, ot_batch: int, workers: int, ahead: int, timeout: float, share: Share) -> None:
+    if batch < 1 or ot_batch % batch:
+        raise ValueError(
+            f"an OT batch is one or more whole flow batches: ot_batch must be a multiple of batch = {batch}; "
+            f"got {ot_batch}"
+        )
+    if batch % share.world:
+        raise ValueError(f"a batch of {batch} cannot be shared by {share.world} processes: take a multiple")
+    if workers < 0 or ahead < 0:
+        raise ValueError(f"workers and ahead are counts, 0 or more; got {workers} and {ahead}")
+    if not timeout > 0:
+        raise ValueError(f"timeout is the seconds to wait for a worker, above 0; got {timeout}")

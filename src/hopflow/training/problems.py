@@ -1,0 +1,101 @@
+"""Problems: one OT batch to be coupled, and what came out; the same bits wherever it is solved."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..flow import Flow
+from .shares import Share
+from .streams import stream
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The source row of each data row, and what the pairing did (`couplings.Pairs`)."""
+
+    x0: Int[Tensor, "n L"]
+    cost: float
+    independent_cost: float
+    marginal_error: float
+    information: float
+    converged: bool
+    seconds: float
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All but the rows: what a worker's answer and a saved state carry beside them."""
+        return (
+            self.cost,
+            self.independent_cost,
+            self.marginal_error,
+            self.information,
+            float(self.converged),
+            self.seconds,
+        )
+
+    @classmethod
+    def of(cls, x0: Int[Tensor, "n L"], numbers: Sequence[float]) -> "Solution":
+        cost, independent_cost, marginal_error, information, converged, seconds = numbers
+        return cls(x0, cost, independent_cost, marginal_error, information, bool(converged), seconds)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What names the random numbers of an OT batch: the run's seed, its index, and which rows are paired here."""
+
+    seed: int
+    index: int
+    ot_batch: int
+    batch: int
+    share: Share = Share()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The data rows of an OT batch and, for costs that read it, the embedding table as it was for this batch."""
+
+    draw: Draw
+    x1: Int[Tensor, "n L"]
+    table: Float[Tensor, "V D"] | None = None
+
+    def solve(self, flow: Flow) -> Solution:
+        """Draw the source rows and couple them."""
+        draw, started = self.draw, time.perf_counter()
+        # drawn for all processes and then shared out, so that x0 does not depend on how many there are
+        every = flow.source.sample(
+            draw.ot_batch, self.x1.shape[1], generator=stream(draw.seed, "source", draw.index)
+        )  # (ot_batch, L)
+        x0 = draw.share.take(every, draw.batch)  # (n, L)
+        generator = stream(draw.seed, "coupling", draw.index, draw.share.rank)
+        with one_thread():
+            pairs = flow.coupling.pair(x0, self.x1, generator, embedding=self.table)
+        if not torch.equal(pairs.x1, self.x1):
+            raise ValueError(
+                f"{type(flow.coupling).__name__}.pair changed the data rows or their order; a coupling gives each "
+                f"data row one source row, in the order of the data rows"
+            )
+        return Solution(
+            pairs.x0,
+            pairs.cost,
+            pairs.independent_cost,
+            pairs.marginal_error,
+            pairs.information,
+            pairs.verdict.converged,
+            time.perf_counter() - started,
+        )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread, here and in workers: a matrix product's last bits depend on how many share its sums."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,121 @@
+"""Runs of the pairing pipeline for its tests, importable by its workers."""
+
+import gc
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from hopflow import Coupling, ExactOT, Flow, Hamming, Independent, SinkhornOT, SquaredEmbedding, Uniform, Vocab
+from hopflow.couplings import Match
+from hopflow.training.pairs import Pairing
+from hopflow.training.streams import stream
+
+VOCAB = Vocab(10, 10)
+LENGTH, BATCH, OT_BATCH, WIDTH = 12, 8, 32, 16
+EMBEDDED = ExactOT(SquaredEmbedding())
+
+
+@dataclass(frozen=True)
+class Slow(Coupling):
+    """Takes its time in a worker, and not in place."""
+
+    then: Coupling = EMBEDDED
+    seconds: float = 0.3
+
+    def match(self, x0, x1, generator=None, *, embedding=None, network=None):
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        if spec is not None and spec.name == "hopflow.training.worker":
+            time.sleep(self.seconds)
+        return self.then.match(x0, x1, generator, embedding=embedding)
+
+
+@dataclass(frozen=True)
+class Witness(Coupling):
+    """Reports the table that it saw in place of a cost."""
+
+    def match(self, x0, x1, generator=None, *, embedding=None, network=None):
+        if embedding is None:
+            raise ValueError("no table")
+        return Match(torch.arange(len(x0)), float(embedding[0, 0]), 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Shuffled(Coupling):
+    """Draws from its generator; breaks the contract where it is told to."""
+
+    also_data: bool = False
+
+    def match(self, x0, x1, generator=None, *, embedding=None, network=None):
+        return Match(torch.randperm(len(x0), generator=generator), 0.0, 0.0, 0.0, 0.0)
+
+    def pair(self, x0, x1, generator=None, **tables):
+        pairs = super().pair(x0, x1, generator, **tables)
+        return replace(pairs, x1=x1.flip(0)) if self.also_data else pairs
+
+
+PERMUTATIONS = {"independent": Independent(), "hamming": ExactOT(Hamming()), "embedded": EMBEDDED, "drawn": Shuffled()}
+COUPLINGS = {**PERMUTATIONS, "sinkhorn": SinkhornOT(SquaredEmbedding(), eps=0.05)}
+
+
+def rows(index: int, ot_batch: int = OT_BATCH) -> torch.Tensor:
+    """The data rows of an OT batch."""
+    return torch.randint(0, VOCAB.data, (ot_batch, LENGTH), generator=stream(5, "data", index))
+
+
+def table(step: int) -> torch.Tensor:
+    """An embedding table that is another one at every step."""
+    return torch.randn(VOCAB.size, WIDTH, generator=stream(6, "table", step))
+
+
+def pairing(coupling: Coupling, batches=rows, **options) -> Pairing:
+    options = {"length": LENGTH, "batch": BATCH, "ot_batch": OT_BATCH, "seed": 3, "workers": 0, **options}
+    return Pairing(Flow(Uniform(VOCAB), coupling=coupling), batches, **options)
+
+
+def until_ready(paired: Pairing) -> Pairing:
+    """Wait for every worker, so that the test does not run in place."""
+    paired.wait_until_ready()
+    return paired
+
+
+def run(paired: Pairing, steps) -> torch.Tensor:
+    """(steps, 2, B, L)"""
+    return torch.stack([torch.stack(paired.step(step, table(step))) for step in steps])
+
+
+def plain(coupling: Coupling, steps, **options) -> torch.Tensor:
+    """The same steps of a run from step 0, in place."""
+    with pairing(coupling, workers=0, **options) as paired:
+        return run(paired, range(steps[-1] + 1))[steps[0] :]
+
+
+def children() -> set[int]:
+    """Of this process, by /proc; zombies too."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:  # it has just ended
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(entry.name))
+    return found
+
+
+def belongings() -> dict[str, object]:
+    """What a process could leave behind: children, threads, descriptors, mapped and named shared memory."""
+    gc.collect()
+    shared = Path("/dev/shm")
+    return {
+        "children": children(),
+        "threads": (threading.active_count(), len(list(Path("/proc/self/task").iterdir()))),
+        "descriptors": len(os.listdir("/proc/self/fd")),  # noqa: PTH208
+        "mapped": Path("/proc/self/maps").read_text().count("memfd:hopflow"),
+        "named": {f.name for f in shared.iterdir() if "hopflow" in f.name or str(os.getpid()) in f.name},
+    }

@@ -1,0 +1,363 @@
+"""Pairs ahead of time: the same bits however they are computed, and nothing left behind."""
+
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import make_dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from hopflow import ExactOT, Hamming, Independent, OneStepLikelihood, Uniform
+from hopflow.training.pairs import Pairing, reads_table
+from hopflow.training.streams import stream
+from paired_runs import (
+    BATCH,
+    COUPLINGS,
+    EMBEDDED,
+    LENGTH,
+    OT_BATCH,
+    PERMUTATIONS,
+    VOCAB,
+    Shuffled,
+    Witness,
+    belongings,
+    pairing,
+    plain,
+    rows,
+    run,
+    table,
+    until_ready,
+)
+
+STEPS = range(26)
+
+
+def rows_of(x: torch.Tensor) -> list[list[int]]:
+    return sorted(x.reshape(-1, LENGTH).tolist())
+
+
+# --- the same pairs, however they are computed
+
+
+@pytest.mark.parametrize(("name", "workers"), [("embedded", 1), ("embedded", 4), ("hamming", 1)])
+def test_pairs_are_bitwise_the_same_with_workers_as_in_place(name, workers):
+    before = belongings()
+    with until_ready(pairing(COUPLINGS[name], workers=workers)) as paired:
+        got = run(paired, STEPS)
+        assert not paired.report(STEPS[-1]).in_place
+        assert len(belongings()["children"] - before["children"]) == workers
+    paired.close()
+    assert belongings() == before
+    assert torch.equal(got, plain(COUPLINGS[name], STEPS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(COUPLINGS))
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_pairs_are_bitwise_the_same_for_every_coupling_and_depth(name, workers, ahead):
+    with until_ready(pairing(COUPLINGS[name], workers=workers, ahead=ahead)) as paired:
+        got = run(paired, range(60))
+    assert torch.equal(got, plain(COUPLINGS[name], range(60), ahead=ahead))
+
+
+def test_numbers_too_are_the_same_when_the_trainer_has_more_threads():
+    def numbers(paired):
+        found = []
+        for step in STEPS:
+            paired.step(step, table(step))
+            report = paired.report(step)
+            found.append((report.cost, report.independent_cost, report.marginal_error, report.information))
+        return found
+
+    with pairing(EMBEDDED) as paired:
+        expected = numbers(paired)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with until_ready(pairing(EMBEDDED, workers=1)) as paired:
+            assert numbers(paired) == expected
+        with pairing(EMBEDDED) as paired:
+            assert numbers(paired) == expected
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", sorted(COUPLINGS))
+def test_the_seed_alone_decides_what_is_drawn(name):
+    one, same, other = (plain(COUPLINGS[name], STEPS, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+# --- which table a coupling sees
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
+def test_a_coupling_sees_the_table_of_the_step_that_the_rule_names(ahead):
+    updates = OT_BATCH // BATCH
+    with pairing(Witness(), ahead=ahead) as paired:
+        for step in range(40):
+            paired.step(step, torch.full((100, 2), float(step)))
+            assert paired.report(step).cost == max(step // updates - ahead, 0) * updates
+
+
+def test_the_table_is_copied_as_it_is_when_it_is_handed_over():
+    live = torch.zeros(100, 2, dtype=torch.bfloat16)
+    with until_ready(pairing(Witness(), workers=1)) as paired:
+        for step in STEPS:
+            live.fill_(step)
+            paired.step(step, live)
+            live.fill_(-1)
+            assert paired.report(step).cost == max(step // 4 - 2, 0) * 4
+
+
+def test_only_couplings_over_embeddings_ask_for_the_table():
+    assert {name: reads_table(coupling) for name, coupling in COUPLINGS.items()} == {
+        "independent": False,
+        "hamming": False,
+        "embedded": True,
+        "drawn": False,
+        "sinkhorn": True,
+    }
+    with pairing(EMBEDDED) as paired, pytest.raises(ValueError, match="pass it at every step"):
+        paired.step(0)
+
+
+def test_a_cost_that_reads_the_network_is_refused_before_the_run_starts():
+    with pytest.raises(ValueError, match=r"beside the training step.*network"):
+        pairing(ExactOT(OneStepLikelihood()))
+
+
+# --- every row once
+
+
+@pytest.mark.parametrize("name", sorted(PERMUTATIONS))
+def test_the_flow_batches_of_an_ot_batch_hold_every_row_exactly_once(name):
+    got = plain(PERMUTATIONS[name], range(8))
+    for index in range(2):
+        x0, x1 = got[4 * index : 4 * index + 4].unbind(1)
+        assert torch.equal(x1.reshape(-1, LENGTH), rows(index))
+        source = Uniform(VOCAB).sample(OT_BATCH, LENGTH, generator=stream(3, "source", index))
+        assert rows_of(x0) == rows_of(source)
+
+
+def test_the_coupling_lowers_the_cost_and_the_report_says_so():
+    with pairing(ExactOT(Hamming())) as paired:
+        x0, x1 = paired.ot_pairs(0)
+        report = paired.report(0)
+    assert float((x0 != x1).sum(1).float().mean()) == report.cost <= report.independent_cost
+    assert (report.index, report.marginal_error) == (0, 0.0)
+    assert report.information == pytest.approx(torch.tensor(OT_BATCH).log().item())
+    assert report.seconds_solved > 0
+    assert report.seconds_waited > 0
+
+
+# --- resume
+
+
+@pytest.mark.parametrize("start", [0, 1, 4, 7, 21])
+def test_without_a_table_a_run_starts_anywhere(start):
+    with pairing(COUPLINGS["hamming"]) as paired:
+        assert paired.state_dict() == {}
+        assert torch.equal(run(paired, range(start, 26)), plain(COUPLINGS["hamming"], range(start, 26)))
+
+
+@pytest.mark.parametrize("start", [1, 3, 4, 8, 13, 16])
+def test_a_run_goes_on_from_its_state_with_the_same_bits(start):
+    with pairing(EMBEDDED) as first:
+        run(first, range(start))
+        state = load(save(first.state_dict()))
+    with pairing(EMBEDDED) as second:
+        second.load_state_dict(state)
+        assert torch.equal(run(second, range(start, 26)), plain(EMBEDDED, range(start, 26)))
+
+
+def test_a_run_with_workers_resumes_five_times_with_the_same_bits():
+    got, state = [], {}
+    for start in (0, 3, 4, 11, 20):
+        with pairing(EMBEDDED, workers=1) as paired:
+            paired.load_state_dict(state)
+            end = {0: 3, 3: 4, 4: 11, 11: 20, 20: 26}[start]
+            got.append(run(paired, range(start, end)))
+            state = paired.state_dict()
+    assert torch.equal(torch.cat(got), plain(EMBEDDED, STEPS))
+
+
+def test_a_missing_or_foreign_state_is_an_error_that_says_what_to_do():
+    with pairing(EMBEDDED) as paired, pytest.raises(ValueError, match=r"table of step 8.*load_state_dict"):
+        paired.step(17, table(17))
+    with pairing(EMBEDDED) as paired:
+        run(paired, range(3))
+        state = paired.state_dict()
+    with (
+        pairing(EMBEDDED, lambda b: rows(b, 64), ot_batch=64) as other,
+        pytest.raises(ValueError, match="same ot_batch"),
+    ):
+        other.load_state_dict(state)
+
+
+# --- bounds and bad input
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_never_more_than_ahead_ot_batches_are_prepared(ahead):
+    asked = []
+
+    def batches(index):
+        asked.append(index)
+        return rows(index)
+
+    with until_ready(pairing(COUPLINGS["hamming"], batches, workers=1, ahead=ahead)) as paired:
+        for step in range(40):
+            paired.step(step)
+            assert paired.prepared == list(range(step // 4, step // 4 + ahead + 1))
+            assert len(paired._sheets) + sum(job.sheet is not None for job in paired._jobs.values()) <= ahead + 1
+    assert asked == list(range(10 + ahead))
+
+
+def test_independent_pairs_start_no_worker_and_prepare_nothing():
+    before = belongings()
+    with pairing(Independent(), workers=4) as paired:
+        run(paired, range(3))
+        assert paired.prepared == [0]
+        assert belongings()["children"] == before["children"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ot_batch": 12}, "multiple of batch"),
+        ({"batch": 0}, "multiple of batch"),
+        ({"workers": -1}, "counts"),
+        ({"ahead": -1}, "counts"),
+        ({"timeout": 0.0}, "timeout"),
+    ],
+)
+def test_impossible_settings_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        pairing(EMBEDDED, **options)
+
+
+def test_bad_rows_steps_and_couplings_are_named():
+    with pairing(EMBEDDED, lambda b: rows(b)[:-1]) as paired, pytest.raises(ValueError, match=r"batches\(0\)"):
+        paired.step(0, table(0))
+    with pairing(EMBEDDED) as paired, pytest.raises(ValueError, match="counted from 0"):
+        paired.step(-1, table(0))
+    with pairing(Shuffled(also_data=True)) as paired, pytest.raises(ValueError, match="order of the data rows"):
+        paired.step(0)
+    with pairing(EMBEDDED) as paired:
+        pass
+    with pytest.raises(RuntimeError, match="closed"):
+        paired.step(0, table(0))
+
+
+def test_a_value_error_in_a_worker_is_the_same_value_error_in_the_trainer(caplog):
+    def nan(step):
+        return table(step) * (float("nan") if step == 4 else 1.0)
+
+    errors = []
+    for workers in (0, 1):
+        with until_ready(pairing(EMBEDDED, workers=workers)) as paired:
+            for step in range(12):
+                paired.step(step, nan(step))
+            with pytest.raises(ValueError, match="NaN") as caught:
+                paired.step(12, nan(12))
+            errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+    assert "an OT worker failed (ValueError" in caplog.text
+
+
+# --- nothing left behind; after a plain close see above
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_an_exception_in_the_loop_leaves_nothing_behind(error):
+    def loop():
+        with pairing(EMBEDDED, workers=1) as paired:
+            run(paired, range(3))
+            raise error
+
+    before = belongings()
+    with pytest.raises(error):
+        loop()
+    assert belongings() == before
+
+
+def test_a_pairing_that_nobody_closes_ends_with_its_last_reference():
+    before = belongings()
+    paired = pairing(EMBEDDED, workers=1)
+    run(paired, range(3))
+    del paired
+    assert belongings() == before
+
+
+SCRIPT = """
+import logging
+from dataclasses import dataclass
+import torch
+from hopflow import ExactOT, Flow, Hamming, MultiMask, Vocab
+from hopflow.training.pairs import Pairing
+
+@dataclass(frozen=True)
+class Mine(Hamming):
+    pass
+
+logging.basicConfig()
+rows = torch.arange(32).view(4, 8)
+paired = Pairing(Flow(MultiMask(Vocab(32, 32)), coupling=ExactOT({cost}())), lambda b: rows, length=8, batch=4)
+paired.wait_until_ready()
+for step in range(3):
+    paired.step(step)
+print(*(worker.process.pid for worker in paired._crew.workers))
+{end}
+"""
+
+
+def script(tmp_path, **parts: str) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "script.py"
+    file.write_text(textwrap.dedent(SCRIPT).format(**parts))
+    return subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=120
+    )
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.slow
+def test_a_plain_script_without_a_main_guard_works_and_its_end_ends_the_workers(tmp_path):
+    done = script(tmp_path, cost="Hamming", end="")
+    assert (done.returncode, done.stderr) == (0, "")
+    (pid,) = map(int, done.stdout.split())
+    assert not alive(pid)
+
+
+def test_the_workers_of_a_killed_trainer_end_by_themselves(tmp_path):
+    done = script(tmp_path, cost="Hamming", end="import os, signal, sys; sys.stdout.flush(); os.kill(os.getpid(), 9)")
+    assert done.returncode == -9
+    (pid,) = map(int, done.stdout.split())
+    while alive(pid):  # the test's timeout is the limit
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_cost_of_the_main_script_is_solved_in_place_and_the_log_says_why(tmp_path):
+    done = script(tmp_path, cost="Mine", end="")
+    assert done.returncode == 0
+    assert "Mine" in done.stderr
+    assert "define its classes in a module" in done.stderr
+
+
+def test_a_flow_that_cannot_travel_is_solved_in_place_and_the_log_says_why(caplog):
+    Local = make_dataclass("Local", [], bases=(Hamming,), frozen=True)
+    with pairing(ExactOT(Local()), workers=1) as paired:
+        assert isinstance(paired, Pairing)
+        assert torch.equal(run(paired, STEPS), plain(ExactOT(Hamming()), STEPS))
+    assert "cannot be sent to another process" in caplog.text
