@@ -148,7 +148,7 @@ def test_sinkhorn_pairs_report_what_they_pay_and_what_their_plan_knows(cost, dra
     assert pairs.independent_cost == pytest.approx(float(matrix.mean()), rel=1e-6)
     plan = sinkhorn(matrix, 0.05)
     assert pairs.information == pytest.approx(float(plan.information), abs=2e-3)
-    assert 0 <= pairs.marginal_error <= 1e-4
+    assert 0 <= pairs.marginal_error <= 1e-3
     assert pairs.verdict.solver == "sinkhorn"
     assert pairs.verdict.converged
     assert pairs.verdict.iterations > 0

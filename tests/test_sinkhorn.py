@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import ot as pot
 import pytest
@@ -60,7 +61,7 @@ def test_it_is_stable_for_every_eps_and_cost(kind, eps, dtype):
         "offset": random_cost() + 1e3,
     }[kind].to(dtype)
     plan = sinkhorn(cost, eps, tol=1e-2, max_iterations=2000)
-    assert torch.isfinite(plan.log_rows).all()
+    assert torch.isfinite(plan.plan()).all()
     assert torch.isfinite(plan.f).all()
     assert torch.isfinite(plan.g).all()
     assert plan.converged
@@ -73,7 +74,7 @@ def test_it_is_stable_for_every_eps_and_cost(kind, eps, dtype):
 def test_from_eps_to_nought_it_tends_to_the_exact_cost_and_for_large_eps_to_the_independent_one(cost):
     least = float(cost.gather(1, assignment(cost)[:, None]).mean())
     costs = [paid(sinkhorn(cost, eps, tol=1e-4), cost) for eps in (1e-4, 1e-3, 1e-2, 0.1, 1.0, 1e3)]
-    assert costs == sorted(costs)
+    assert all(a <= b + 1e-4 * float(cost.max()) for a, b in pairwise(costs))
     # the plan pays at most eps·log n (in units of the largest cost) more than the optimum
     assert costs[0] == pytest.approx(least, abs=1e-4 * math.log(N) * float(cost.max()) + 2e-4 * float(cost.max()))
     assert costs[-1] == pytest.approx(float(cost.mean()), rel=1e-3)

@@ -21,6 +21,7 @@ from . import __version__
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from .bench.ot import Row as Solved
     from .evaluation.tightness import Row
 
 OK, BUG, USER, ENVIRONMENT, INTERRUPTED = range(5)
@@ -40,6 +41,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+bench = typer.Typer(help="Measure speed side by side with others, in one run.")
+app.add_typer(bench, name="bench")
 
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result to FILE, as JSON.")]
@@ -98,6 +102,25 @@ def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = Fal
     _show_rows(rows, _console())
 
 
+@bench.command("ot")
+def bench_ot(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
+    """Time the couplings of a batch beside POT: exact and Sinkhorn, same costs, same run.
+
+    Settings: full=false (true: every size, length and width), n=64, 512 and 2048, seed=0.
+    """
+    chosen = parse_settings(settings or [], {"full": one_of("true", "false"), "n": batch_size, "seed": whole_number})
+    _check_target(json_file)
+    from .bench import ot
+
+    with _progress() as progress:
+        rows = ot.run(
+            full=chosen.get("full") == "true", n=chosen.get("n"), seed=chosen.get("seed", 0), progress=progress
+        )
+    if json_file:
+        _write_json(json_file, {"rows": [row.as_json() for row in rows]})
+    _show_solvers(rows, _console())
+
+
 def parse_settings(pairs: list[str], readers: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
     """Read `key=value` words; each key has a reader that turns its text into a value or raises ValueError."""
     chosen: dict[str, Any] = {}
@@ -121,6 +144,12 @@ def parse_settings(pairs: list[str], readers: Mapping[str, Callable[[str], Any]]
 def whole_number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 2**63):
         raise ValueError("a whole number from 0 to 2^63 - 1 is expected, e.g. 0")
+    return int(text)
+
+
+def batch_size(text: str) -> int:
+    if not 1 <= whole_number(text) <= 1 << 15:
+        raise ValueError("a number of rows from 1 to 32768 is expected, e.g. 512")
     return int(text)
 
 
@@ -201,6 +230,31 @@ def _show_rows(rows: "list[Row]", console: "Console") -> None:
         console.print()
 
 
+def _show_solvers(rows: "list[Solved]", console: "Console") -> None:
+    from rich import box
+    from rich.table import Table
+
+    for case in dict.fromkeys(row.case for row in rows):
+        here = [row for row in rows if row.case == case]
+        table = Table(
+            title=str(case),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD if console.is_terminal else None,
+            padding=(0, 2, 0, 0),
+        )
+        for name in ("solver", "device", "ms", "as fast as POT", "value", "marginal error", "gain"):
+            table.add_column(name, justify="left" if name in ("solver", "device") else "right", no_wrap=True)
+        for row in here:
+            peer = "pot_sinkhorn" if "sinkhorn" in row.solver else "pot_emd"
+            theirs = [other.ms for other in here if other.solver == peer and other.device == row.device]
+            ratio = f"{theirs[0] / row.ms:.1f}x" if theirs else "-"
+            numbers = (f"{row.ms:.2f}", ratio, f"{row.value:.10g}", f"{row.marginal_error:.1e}", f"{row.gain:.2%}")
+            table.add_row(row.solver, row.device, *numbers)
+        console.print(table)
+        console.print()
+
+
 def _number(value: Any) -> str:
     if value is None:
         return "-"
@@ -251,7 +305,7 @@ def _how_to_install(module: str) -> str:
     from .doctor import requirements
 
     _, extras = requirements()
-    for extra, packages in extras.items():
+    for extra, packages in sorted(extras.items(), key=lambda item: item[0] == "dev"):  # what a user would install first
         if module.partition(".")[0].lower() in (package.lower() for package in packages):
             return f"install it with: pip install 'hopflow[{extra}]'"
     return "the installation is incomplete; `hopflow doctor` shows what is missing"

@@ -179,7 +179,7 @@ class SinkhornOT(Coupling):
     cost: SequenceCost = Hamming()
     eps: float = 0.01
     draw: Pick = Rows()
-    tol: float = 1e-4
+    tol: float = 1e-3
     max_iterations: int = 5000
 
     def __post_init__(self) -> None:

@@ -26,8 +26,8 @@ def assignment(cost: Float[Tensor, "n n"], engine: str | None = None) -> Int[Ten
     """
     if cost.ndim != 2 or cost.shape[0] != cost.shape[1]:
         raise ValueError(f"an assignment pairs as many rows as columns; got a cost of shape {tuple(cost.shape)}")
-    check_finite(cost)
-    columns = _solve(engine or best_engine())(_reduced(cost))
+    # numpy from here on: the threads of torch wait for each other, on a busy machine for longer than it takes to solve
+    columns = _solve(engine or best_engine())(_reduced(cost.detach().cpu()))
     return torch.from_numpy(columns.astype(np.int64)).to(cost.device)
 
 
@@ -88,7 +88,7 @@ def certificate(
 
 
 def check_finite(cost: Float[Tensor, "*shape"]) -> None:
-    """Refuse a cost that has entries which are no numbers; look with one pass over the matrix."""
+    """Refuse a cost with entries that are no numbers, in one pass over the matrix."""
     if cost.numel() and not bool(torch.isfinite(torch.stack(cost.detach().aminmax())).all()):
         half = ", or compute it in float32: half precision ends at 65504" if cost.dtype == torch.float16 else ""
         raise ValueError(
@@ -111,11 +111,13 @@ def _reduced(cost: Tensor) -> "np.ndarray[Any, np.dtype[np.float64]]":
     the rows and of the columns, halves the time of both engines on embedding costs. A power of 2 as the unit loses no
     digit; lapx takes no cost above a million.
     """
-    low, high = (float(end) for end in cost.detach().aminmax())
+    given = (cost if cost.dtype.itemsize >= 4 else cost.float()).numpy()  # numpy has no bfloat16
+    low, high = float(given.min()), float(given.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        check_finite(cost)
     exponent = math.frexp(max(abs(low), abs(high)))[1]
-    c = cost.detach().to("cpu", torch.float64, copy=True).contiguous().numpy()
-    c *= math.ldexp(1.0, -max(min(exponent, 1000), -1000))
-    if not bool((cost[0] == cost[0].round()).all()):  # whole numbers, as in Hamming distances, are quicker left whole
+    c = np.multiply(given, math.ldexp(1.0, -max(min(exponent, 1000), -1000)), dtype=np.float64)
+    if not (given[0] == given[0].round()).all():  # whole numbers, as in Hamming distances, are quicker left whole
         c -= c.mean(0)
     c -= c.min(1)[:, None]
     c -= c.min(0)

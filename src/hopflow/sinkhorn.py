@@ -14,8 +14,8 @@ CHECK_EVERY = 8
 """Iterations between two looks at the error: a look makes a GPU wait."""
 LOG_STEPS = 4
 """Iterations in the log domain after the kernel has left the range of its float type."""
-FIRST_EPS = 0.1
-"""Where annealing starts; from here on any start converges in a few iterations."""
+FIRST_EPS = 0.01
+"""Where annealing starts; above it, it costs more than it saves."""
 STAGE = 4.0
 """By how much eps falls from one stage of annealing to the next."""
 
@@ -24,12 +24,13 @@ STAGE = 4.0
 class Plan:
     """A transport plan P between n rows and m columns of uniform mass, by its dual potentials.
 
-    P_ij = exp((f_i + g_j - cost_ij)/reg)/(n·m). Its rows have mass 1/n exactly; `marginal_error` is how far its columns
-    are from 1/m, Σ_j |Σ_i P_ij - 1/m|, a number between 0 and 2. `dual_gap` is the value of the plan less that of its
-    potentials, Σ_j g_j·(Σ_i P_ij - 1/m): it vanishes with the marginal error. All of them are per batch element.
+    P_ij = exp((f_i + g_j - cost_ij)/reg)/(n·m) = rows_ij/n. Its rows have mass 1/n; `marginal_error` is how far its
+    columns are from 1/m, Σ_j |Σ_i P_ij - 1/m|, a number between 0 and 2. `dual_gap` is the value of the plan less that
+    of its potentials, Σ_j g_j·(Σ_i P_ij - 1/m): it vanishes with the marginal error, and has no sign, because a plan
+    that is a little off may be cheaper than any that is right. All of them are per batch element.
     """
 
-    log_rows: Float[Tensor, "*batch n m"]
+    rows: Float[Tensor, "*batch n m"]
     f: Float[Tensor, "*batch n"]
     g: Float[Tensor, "*batch m"]
     reg: Float[Tensor, "*batch"]
@@ -40,12 +41,12 @@ class Plan:
 
     def plan(self) -> Float[Tensor, "*batch n m"]:
         """The law over columns of each row: every row sums to 1."""
-        return self.log_rows.exp()
+        return self.rows
 
     @property
     def information(self) -> Float[Tensor, "*batch"]:
         """Mean KL(T_j ‖ uniform) over the rows T_j, in nats.  theory.md §4"""
-        kl = (self.log_rows.exp() * self.log_rows).sum(-1) + math.log(self.log_rows.shape[-1])
+        kl = torch.special.xlogy(self.rows, self.rows).sum(-1) + math.log(self.rows.shape[-1])
         return kl.mean(-1).clamp(min=0)
 
 
@@ -79,9 +80,26 @@ def sinkhorn(
         left = max(1, max_iterations - int(done.max())) if done.numel() else 1
         budget, goal = (left, tol / 2) if stage == last else (min(left, 4 * CHECK_EVERY), max(tol, 0.05))
         here = problem if at == eps else _Problem(problem.s * (eps / at))
-        gamma, used = here.iterate(g / at, goal, budget)
-        g, done = gamma * at, done + used
-    return problem.verdict(g / eps, shift, unit, eps, done, tol)
+        end = here.iterate(g / at, goal, budget)
+        g, done = end.gamma * at, done + end.used
+    rows = end.kernel * end.v[..., None, :]
+    rows /= rows.sum(-1, keepdim=True)
+    off = rows.mean(-2) - 1 / rows.shape[-1]
+    error = off.abs().sum(-1)
+    # eps first: unit·eps may be beyond the float type where the potentials are not
+    f, g = end.phi * eps * unit[..., None] + shift, end.gamma * eps * unit[..., None]
+    return Plan(rows, f, g, unit * eps, done, error, (off * g).sum(-1), error <= tol)
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """Where an iteration ended: potentials, and the kernel with the scaling of its columns that makes the plan."""
+
+    phi: Tensor
+    gamma: Tensor
+    kernel: Tensor
+    v: Tensor
+    used: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,51 +116,47 @@ class _Problem:
         """The gamma that gives every column its mass."""
         return math.log(self.s.shape[-2]) - torch.logsumexp(self.s + phi[..., :, None], -2)
 
-    def iterate(self, gamma: Tensor, goal: float, budget: int) -> tuple[Tensor, Tensor]:
-        """Improve gamma until every batch element meets the goal, and count the iterations.
+    def kernel(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
+        """exp(phi + s + gamma) and phi, with the phi that gives every row its mass; one exponential per entry."""
+        t = self.s + gamma[..., None, :]
+        top = t.amax(-1, keepdim=True)
+        k = t.sub_(top).exp_()
+        scale = self.s.shape[-1] / k.sum(-1, keepdim=True)
+        return k.mul_(scale), (scale.log() - top)[..., 0]
+
+    def iterate(self, gamma: Tensor, goal: float, budget: int) -> _End:
+        """Improve gamma until every batch element meets the goal.
 
         Potentials are absorbed into a kernel K = exp(phi + s + gamma), on which an iteration is two products with a
         vector. When the scalings leave the range of floats, some iterations are done in the log domain instead.
         (Over-relaxation was tried: at most half the iterations, and only where a thousand are needed.)
         """
-        phi, count = self.rows(gamma), 0
         used = torch.zeros(self.s.shape[:-2], dtype=torch.long, device=self.s.device)
         error = torch.full(self.s.shape[:-2], math.inf, dtype=self.s.dtype, device=self.s.device)
         safe = 0.25 * math.log(torch.finfo(self.s.dtype).max)
+        count = 0
         while True:
-            kernel = (phi[..., :, None] + self.s + gamma[..., None, :]).exp()
+            kernel, phi = self.kernel(gamma)
             u, v = torch.ones_like(phi), torch.ones_like(gamma)
-            while True:
+            in_range = True
+            while in_range:
                 mass = _apply(kernel.mT, u) / u.shape[-1]  # of the columns, were v = 1
                 error = torch.where(error <= goal, error, (v * mass - 1).abs().mean(-1))
                 running = error > goal
                 if count >= budget or not bool(running.any()):
-                    return gamma + v.log(), used
-                kept = (u, v)
-                steps = min(CHECK_EVERY, budget - count)
+                    return _End(phi + u.log(), gamma + v.log(), kernel, v, used)
+                kept, steps = (u, v), min(CHECK_EVERY, budget - count)
                 for step in range(steps):
-                    mass = mass if step == 0 else _apply(kernel.mT, u) / u.shape[-1]
-                    v = torch.where(running[..., None], 1 / mass, v)
-                    u = torch.where(running[..., None], v.shape[-1] / _apply(kernel, v), u)
-                reach = torch.stack([u.log().abs().amax(), v.log().abs().amax()]).max()
-                if not bool(reach < safe):  # also when it is not a number
+                    v = u.shape[-1] / _apply(kernel.mT, u) if step else 1 / mass
+                    u = v.shape[-1] / _apply(kernel, v)
+                u, v = (torch.where(running[..., None], new, old) for new, old in zip((u, v), kept, strict=True))
+                in_range = bool(torch.stack([u.log().abs().amax(), v.log().abs().amax()]).max() < safe)  # not if NaN
+                if not in_range:
                     steps = min(LOG_STEPS, steps)
-                    phi, gamma = phi + kept[0].log(), gamma + kept[1].log()
+                    gamma = gamma + kept[1].log()
                     for _ in range(steps):
-                        gamma = torch.where(running[..., None], self.columns(phi), gamma)
-                        phi = torch.where(running[..., None], self.rows(gamma), phi)
+                        gamma = torch.where(running[..., None], self.columns(self.rows(gamma)), gamma)
                 count, used = count + steps, used + running * steps
-                if not bool(reach < safe):
-                    break
-
-    def verdict(self, gamma: Tensor, shift: Tensor, unit: Tensor, eps: float, iterations: Tensor, tol: float) -> Plan:
-        """The plan of a potential; its error is measured anew, in the log domain."""
-        log_rows = (self.s + gamma[..., None, :]).log_softmax(-1)
-        off = log_rows.exp().mean(-2) - 1 / self.s.shape[-1]
-        error = off.abs().sum(-1)
-        # eps first: unit·eps may be beyond the float type where the potentials are not
-        f, g = self.rows(gamma) * eps * unit[..., None] + shift, gamma * eps * unit[..., None]
-        return Plan(log_rows, f, g, unit * eps, iterations, error, (off * g).sum(-1), error <= tol)
 
 
 def _apply(kernel: Tensor, vector: Tensor) -> Tensor:

@@ -1,0 +1,166 @@
+"""How long a coupling takes, beside POT: the same costs, solved in one run, as ratios."""
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import ot
+from ..costs import Hamming, Split, SquaredEmbedding
+from ..sinkhorn import Plan, sinkhorn
+
+EPS = 0.01
+"""Of the largest cost, for both Sinkhorns."""
+TOL = 1e-6
+WORDS = 50_257
+REPEATS = 7
+SECONDS = 12.0
+"""What a cell may take; at least one run is made, and none is begun after that."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cost between n random sequences: uniform over a few tokens, or as frequent as words are (1/rank).
+
+    With a width it is the squared distance of random embeddings, else the Hamming distance.
+    """
+
+    cost: str
+    n: int
+    length: int
+    tokens: int
+    width: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.cost} n={self.n} L={self.length} V={self.tokens}" + (f" D={self.width}" if self.width else "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One solver on one case: milliseconds (median), the mean cost of a pair, and its gain over independent pairs.
+
+    `marginal_error` is Σ |mass - 1/n| over rows and columns; `gain` 0.1 is ten per cent below independent pairs.
+    """
+
+    solver: str
+    case: Case
+    device: str
+    ms: float
+    value: float
+    marginal_error: float
+    gain: float
+
+    def as_json(self) -> dict[str, Any]:
+        row = asdict(self)
+        return {**row.pop("case"), **row}
+
+
+def grid(full: bool = False, n: int | None = None) -> Iterator[Case]:
+    """The cases of a run; `n` keeps one size."""
+    sizes = (64, 128, 256, 512, 1024, 2048, 4096) if full else (64, 512, 2048)
+    for size in (n,) if n else sizes:
+        for length in (128, 1024) if full else (128,):
+            yield Case("hamming", size, length, tokens=3)
+            yield Case("hamming_words", size, length, tokens=WORDS)
+            for width in (256, 768, 1536) if full else (256,):
+                yield Case("squared_embedding", size, length, WORDS, width)
+
+
+def run(
+    *, full: bool = False, n: int | None = None, seed: int = 0, progress: Callable[[str], None] = lambda text: None
+) -> list[Row]:
+    """Every solver on every case; Sinkhorn on the GPU as well, where there is one.
+
+    torch has one thread meanwhile: its threads wait for each other, and a process beside it then costs tenfold.
+    """
+    pot, threads = _pot(), torch.get_num_threads()
+    rows: list[Row] = []
+    try:
+        torch.set_num_threads(1)
+        for case in grid(full, n):
+            progress(str(case))
+            rows += measure(case, seed, pot)
+    finally:
+        torch.set_num_threads(threads)
+    return rows
+
+
+def measure(case: Case, seed: int, pot: Any) -> list[Row]:
+    """All solvers on one case: POT with the full cost in float64, as it is called, ours with what couplings pass."""
+    split = problem(case, seed)
+    full = split.full().double()
+    independent, scale = float(full.mean()), split.max()
+    mass, array = torch.full((case.n,), 1 / case.n, dtype=torch.float64).numpy(), full.numpy()
+    rows: list[Row] = []
+
+    def add(solver: str, solve: Callable[[], Any], value: Callable[[Any], tuple[float, float]], device: str) -> None:
+        ms, found = _timed(solve, device)
+        paid, error = value(found)
+        rows.append(Row(solver, case, device, ms, paid, error, 1 - paid / independent))
+
+    def of_order(order: Tensor) -> tuple[float, float]:
+        return float(full.gather(1, order.cpu()[:, None]).mean()), 0.0
+
+    def of_plan(plan: Any) -> tuple[float, float]:
+        t = torch.as_tensor(plan, dtype=torch.float64)
+        error = (t.sum(0) - 1 / case.n).abs().sum() + (t.sum(1) - 1 / case.n).abs().sum()
+        return float((t * full).sum()), float(error)
+
+    def exact(engine: str | None) -> Callable[[], Tensor]:
+        return lambda: ot.assignment(split.pairwise, engine)
+
+    def ours(cost: Tensor) -> Callable[[], Plan]:
+        return lambda: sinkhorn(cost, EPS, scale=scale, tol=TOL)
+
+    def theirs(uniform: Any, cost: Any) -> Callable[[], Any]:
+        return lambda: pot.sinkhorn(uniform, uniform, cost / cost.max(), EPS, stopThr=TOL)
+
+    add("hopflow_exact", exact(None), of_order, "cpu")
+    for engine in ot.ENGINES if ot.best_engine() == "lapx" else ("scipy",):
+        add(engine, exact(engine), of_order, "cpu")
+    add("pot_emd", lambda: pot.emd(mass, mass, array, numItermax=10_000_000), of_plan, "cpu")
+    add("hopflow_sinkhorn", ours(split.pairwise.double()), lambda found: of_plan(found.plan() / case.n), "cpu")
+    add("pot_sinkhorn", theirs(mass, array), of_plan, "cpu")
+    if torch.cuda.is_available():
+        on_gpu, uniform = split.pairwise.double().cuda(), torch.as_tensor(mass).cuda()
+        add("hopflow_sinkhorn", ours(on_gpu), lambda found: of_plan(found.plan().cpu() / case.n), "cuda")
+        add("pot_sinkhorn", theirs(uniform, full.cuda()), lambda found: of_plan(found.cpu()), "cuda")
+    return rows
+
+
+def problem(case: Case, seed: int) -> Split:
+    """The cost of a case, as a coupling would solve it."""
+    generator = torch.Generator().manual_seed(seed)
+    law = torch.ones(case.tokens) if case.tokens < WORDS else 1 / torch.arange(1, case.tokens + 1)
+    x0, x1 = torch.multinomial(law, 2 * case.n * case.length, True, generator=generator).view(2, case.n, case.length)
+    if case.width is None:
+        return Hamming().split(x0, x1)
+    return SquaredEmbedding().split(x0, x1, torch.randn(case.tokens, case.width, generator=generator))
+
+
+def _timed(solve: Callable[[], Any], device: str) -> tuple[float, Any]:
+    """The median of some runs, in milliseconds, and the last result."""
+    seconds: list[float] = []
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # POT's advice on convergence; the marginal error says it in numbers
+            started = time.perf_counter()
+            found = solve()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+        if len(seconds) >= REPEATS or sum(seconds) + seconds[-1] > SECONDS:
+            return 1000 * statistics.median(seconds), found
+
+
+def _pot() -> Any:
+    try:
+        import ot as pot
+    except ImportError as error:
+        raise ImportError("bench ot compares with POT, which is not installed", name="POT") from error
+    return pot

@@ -1,0 +1,105 @@
+"""`hopflow bench ot`: what it reports is right; how fast anything is, no test says."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hopflow import cli
+from hopflow.bench import ot as bench
+from hopflow.ot import best_engine
+
+SOLVERS = {"hopflow_exact", "hopflow_sinkhorn", "pot_emd", "pot_sinkhorn", "scipy", best_engine()}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return bench.run(n=24, seed=3)
+
+
+@pytest.fixture
+def hopflow(monkeypatch, capsys):
+    def command(*arguments: str) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=end.value.code, out=out, err=err)
+
+    return command
+
+
+def test_every_solver_runs_on_every_case(rows):
+    for case in bench.grid(n=24):
+        assert {row.solver for row in rows if row.case == case} == SOLVERS
+
+
+def test_exact_solvers_agree_to_nine_digits_and_both_sinkhorns_to_their_tolerance(rows):
+    for case in bench.grid(n=24):
+        value = {row.solver: row.value for row in rows if row.case == case and row.device == "cpu"}
+        for solver in ("scipy", best_engine(), "pot_emd"):
+            assert value[solver] == pytest.approx(value["hopflow_exact"], rel=1e-9)
+        assert value["hopflow_sinkhorn"] == pytest.approx(value["pot_sinkhorn"], rel=1e-4)
+        assert value["hopflow_exact"] < value["hopflow_sinkhorn"]
+
+
+def test_gains_and_errors_are_what_they_say(rows):
+    for row in rows:
+        split = bench.problem(row.case, 3)
+        assert row.gain == pytest.approx(1 - row.value / split.mean(), abs=1e-6)
+        assert row.gain > 0
+        assert row.ms > 0
+        assert 0 <= row.marginal_error < (1e-4 if "sinkhorn" in row.solver else 1e-9)
+
+
+def test_the_grids_hold_what_they_promise():
+    short, whole = list(bench.grid()), list(bench.grid(full=True))
+    assert {case.n for case in short} == {64, 512, 2048}
+    assert {case.length for case in short} == {128}
+    assert {case.cost for case in short} == {"hamming", "hamming_words", "squared_embedding"}
+    assert {case.n for case in whole} == {64, 128, 256, 512, 1024, 2048, 4096}
+    assert {case.length for case in whole} == {128, 1024}
+    assert {case.width for case in whole} == {None, 256, 768, 1536}
+    assert set(short) <= set(whole)
+
+
+def test_a_run_leaves_the_threads_of_torch_as_they_were(monkeypatch):
+    monkeypatch.setattr(bench, "measure", lambda case, seed, pot: [])
+    before = torch.get_num_threads()
+    bench.run(n=2)
+    assert torch.get_num_threads() == before
+
+
+def test_the_command_prints_a_table_and_writes_json(hopflow, monkeypatch, tmp_path, rows):
+    asked = {}
+
+    def run(*, progress, **settings):
+        asked.update(settings)
+        return rows
+
+    monkeypatch.setattr(bench, "run", run)
+    file = tmp_path / "bench.json"
+    ended = hopflow("bench", "ot", "n=24", "seed=3", "full=true", "--json", str(file))
+    assert ended.code == 0
+    assert asked == {"full": True, "n": 24, "seed": 3}
+    written = json.loads(file.read_text())["rows"]
+    assert len(written) == len(rows)
+    for row in written:
+        assert {"solver", "cost", "device", "n", "ms", "value", "marginal_error", "gain"} <= row.keys()
+    assert "squared_embedding n=24 L=128" in ended.out
+    assert "hopflow_exact" in ended.out
+
+
+def test_without_pot_it_says_in_one_line_what_to_install(hopflow, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ot", None)
+    ended = hopflow("bench", "ot", "n=4")
+    assert ended.code == cli.ENVIRONMENT
+    assert "pip install 'hopflow[ot]'" in ended.err
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize("bad", ["n=0", "n=40000", "full=yes", "size=3"])
+def test_settings_that_make_no_sense_are_the_users_to_mend(hopflow, bad):
+    assert hopflow("bench", "ot", bad).code == cli.USER
