@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -76,15 +75,6 @@ def test_a_commands_help_and_its_typos_do_not_wait_for_torch(argument):
         "[]",
         "['pydantic']",
     )  # new typers read arguments with pydantic
-
-
-def test_help_takes_less_than_half_a_second():
-    def seconds() -> float:
-        start = time.perf_counter()
-        subprocess.run([HOPFLOW, "--help"], capture_output=True, check=True)
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(5)) < 0.5  # the best of five: other tests share the machine
 
 
 def test_the_installed_command_tells_its_version():
