@@ -171,6 +171,16 @@ def test_the_unit_of_the_cost_does_not_matter(scale, engine):
     assert torch.equal(assignment(cost * scale, engine), assignment(cost, engine))
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-6, 1.0, 1e6, 1e300])
+@pytest.mark.parametrize("family", ["real", "cross term", "ties"])
+def test_engines_are_given_small_costs_with_a_zero_in_every_row_and_column(family, scale):
+    """lapx starts its searches for a minimum at a million, and calls nothing above it."""
+    reduced = ot._reduced(problem(family, 50, 6) * scale)
+    assert 0 <= reduced.min() <= reduced.max() <= 4
+    assert (reduced.min(0) == 0).all()
+    assert (reduced.min(1) == 0).all()
+
+
 @each_engine
 def test_row_and_column_constants_change_no_optimal_permutation(engine):
     cost, gen = problem("real", 60, 6), generator(1)

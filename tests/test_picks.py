@@ -125,6 +125,12 @@ def test_rows_with_all_their_mass_on_one_source_row_never_draw_another():
     assert (Rows().draw(torch.cat([t, torch.zeros(1000, 996)], 1), generator(0)).order == 2).all()
 
 
+def test_a_source_row_without_mass_is_never_drawn_not_even_by_a_zero(monkeypatch):
+    monkeypatch.setattr(picks, "_uniform", lambda count, _: torch.zeros(count, dtype=torch.float64))
+    t = torch.tensor([[0.0, 0.5, 0.5], [0.5, 0.0, 0.5], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    assert Rows().draw(t).order.tolist() == [1, 0, 2]
+
+
 @pytest.mark.parametrize("bits", [0, 51])
 def test_bits_are_from_1_to_50(bits):
     with pytest.raises(ValueError, match="1 to 50 bits"):

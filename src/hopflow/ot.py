@@ -105,18 +105,18 @@ def _column_bound(at: Tensor, u: Tensor) -> Tensor:
 
 
 def _reduced(cost: Tensor) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """The same problem with non-negative costs up to 1 and a zero in every row and column, in float64.
+    """The same problem with non-negative costs and a zero in every row and column, in float64.
 
     Row and column constants change no optimal permutation. Taking off the means of the columns, then the minima of
-    the rows and of the columns, halves the time of both engines on embedding costs. A power of 2 as the unit loses no
-    digit; lapx takes no cost above a million.
+    the rows and of the columns, halves the time of both engines on embedding costs.
     """
     given = (cost if cost.dtype.itemsize >= 4 else cost.float()).numpy()  # numpy has no bfloat16
     low, high = float(given.min()), float(given.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         check_finite(cost)
+    # a power of 2 loses no digit; lapx begins its searches for a minimum at a million, so costs stay far below
     exponent = math.frexp(max(abs(low), abs(high)))[1]
-    c = np.multiply(given, math.ldexp(1.0, -max(min(exponent, 1000), -1000)), dtype=np.float64)
+    c = np.multiply(given, math.ldexp(1.0, -max(min(exponent, 1022), -1022)), dtype=np.float64)
     if not (given[0] == given[0].round()).all():  # whole numbers, as in Hamming distances, are quicker left whole
         c -= c.mean(0)
     c -= c.min(1)[:, None]

@@ -70,8 +70,7 @@ def sinkhorn(
     wide = torch.promote_types(cost.dtype, torch.float32)
     c = cost.detach().to(wide)
     unit = _unit(c, scale)
-    shift = c.amin(-1)  # a row constant changes no plan, and a large one would cost digits
-    problem = _Problem((shift[..., None] - c) / unit[..., None, None] / eps)
+    problem = _Problem(c / -unit[..., None, None] / eps)
     stages = [eps] if potentials is not None else list(_stages(eps))
     g = torch.zeros_like(c[..., 0, :]) if potentials is None else potentials[1].to(c) / unit[..., None]
     done = torch.zeros(cost.shape[:-2], dtype=torch.long, device=c.device)
@@ -87,7 +86,7 @@ def sinkhorn(
     off = rows.mean(-2) - 1 / rows.shape[-1]
     error = off.abs().sum(-1)
     # eps first: unit·eps may be beyond the float type where the potentials are not
-    f, g = end.phi * eps * unit[..., None] + shift, end.gamma * eps * unit[..., None]
+    f, g = end.phi * eps * unit[..., None], end.gamma * eps * unit[..., None]
     return Plan(rows, f, g, unit * eps, done, error, (off * g).sum(-1), error <= tol)
 
 
