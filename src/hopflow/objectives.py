@@ -22,7 +22,7 @@ class Objective(ABC):
 
     @abstractmethod
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
-        """Nats, summed over the positions of each sequence."""
+        """Nats, summed over the positions of each sequence that count (`sample.total`)."""
 
     def check(self, source: Source) -> None:  # noqa: B027  most objectives learn from any source
         """Refuse a source with which this objective does not learn p_{1|t}."""
@@ -33,7 +33,7 @@ class CrossEntropy(Objective):
     """-Σ_i log P(x1^i) over all positions: the paper's DFM-O. Eq. (7) [optimization_objective]"""
 
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
-        return -scores.log_p1.sum(1)
+        return sample.total(-scores.log_p1)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class NoisyCrossEntropy(Objective):
     """-Σ_i log P(x1^i) over the positions that still hold a mask: the paper's DFM-N. App. C.2 [C2-pre]"""
 
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
-        return -torch.where(scores.source.vocab.is_data(sample.xt), 0.0, scores.log_p1).sum(1)
+        return sample.total(-torch.where(scores.source.vocab.is_data(sample.xt), 0.0, scores.log_p1))
 
     def check(self, source: Source) -> None:
         if not source.disjoint:
@@ -65,7 +65,7 @@ class Bound(Objective):
         eta_at(self.eta, torch.zeros(1))  # fail here, not at the first loss
 
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
-        return (sample.dk * rate_divergence(scores, self.eta)).sum(1)
+        return sample.total(sample.dk * rate_divergence(scores, self.eta))
 
 
 EXAMPLES: tuple[Objective, ...] = (CrossEntropy(), NoisyCrossEntropy(), Bound(0.0), Bound(1.0))

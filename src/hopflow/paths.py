@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from .schedules import Linear, Schedule, check_time
@@ -23,6 +23,12 @@ class PathSample:
     t: Float[Tensor, " B"]
     rest: Float[Tensor, "B #L"]
     dk: Float[Tensor, "B #L"]
+    keep: Bool[Tensor, "B L"] | None = None
+    """Where the loss counts: everywhere, but for sequences that were padded."""
+
+    def total(self, terms: Float[Tensor, "B L"]) -> Float[Tensor, " B"]:
+        """The sum over the positions that count."""
+        return (terms if self.keep is None else torch.where(self.keep, terms, 0.0)).sum(1)
 
 
 @dataclass(frozen=True)
@@ -39,10 +45,20 @@ class ConvexPath:
         generator: torch.Generator | None = None,
     ) -> PathSample:
         check_time(t)
+        return self.at(x0, x1, t, uniform(x1, generator))
+
+    def at(
+        self,
+        x0: Int[Tensor, "B L"],
+        x1: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"],
+        u: Float[Tensor, "B L"],
+        keep: Bool[Tensor, "B L"] | None = None,
+    ) -> PathSample:
+        """The sample that these uniform numbers decide; `keep` says where its loss counts."""
         self.schedule.check_length(x1.shape[1])
         rest = self.schedule.rest(t[:, None])  # (B, 1) or (B, L)
-        u = uniform(x1, generator)
-        return PathSample(x0, x1, torch.where(u < rest, x0, x1), t, rest, self.schedule.dk(t[:, None]))
+        return PathSample(x0, x1, torch.where(u < rest, x0, x1), t, rest, self.schedule.dk(t[:, None]), keep)
 
 
 def uniform(like: Shaped[Tensor, "*shape"], generator: torch.Generator | None) -> Float[Tensor, "*shape"]:

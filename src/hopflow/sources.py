@@ -21,6 +21,13 @@ class Source(ABC):
 
     vocab: Vocab
 
+    @classmethod
+    def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None) -> "Source":
+        """For text with these token counts; `masks` is the number of mask tokens, where a source may choose it."""
+        if masks:
+            raise ValueError(f"{cls.__name__} has no choice of masks; got masks={masks}")
+        return cls(Vocab(len(counts)))
+
     @abstractmethod
     def token_probs(self) -> Float[Tensor, " V"]:
         """p0 over the whole vocabulary, float64, on the CPU."""
@@ -104,6 +111,12 @@ class Mask(Source):
         if self.vocab.masks < 1:
             raise ValueError(f"Mask needs a mask token: Vocab(data={self.vocab.data}, masks=1)")
 
+    @classmethod
+    def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None) -> "Source":
+        if masks not in (None, 1):
+            raise ValueError(f"Mask has one mask token, MultiMask has several; got masks={masks}")
+        return cls(Vocab(len(counts), 1))
+
     def token_probs(self) -> Float[Tensor, " V"]:
         p0 = torch.zeros(self.vocab.size, dtype=torch.float64)
         p0[self.vocab.data] = 1
@@ -123,6 +136,10 @@ class MultiMask(Source):
                 f"MultiMask needs mask tokens, the paper takes as many as data tokens: "
                 f"Vocab(data={self.vocab.data}, masks={self.vocab.data})"
             )
+
+    @classmethod
+    def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None) -> "Source":
+        return cls(Vocab(len(counts), len(counts) if masks is None else masks))
 
     def token_probs(self) -> Float[Tensor, " V"]:
         p0 = torch.zeros(self.vocab.size, dtype=torch.float64)
@@ -153,6 +170,14 @@ class BagOfWords(Source):
                 f"BagOfWords needs one frequency per data token ({self.vocab.data}); got {len(self.frequencies)}"
             )
         _ = self._probs  # fail here, not at the first draw
+
+    @classmethod
+    def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None) -> "Source":
+        """These frequencies, of which a thousandth is spread evenly: a token unseen so far must not be impossible."""
+        if masks:
+            raise ValueError(f"BagOfWords draws data tokens and has no masks; got masks={masks}")
+        frequencies = 0.999 * counts.double() / counts.sum() + 0.001 / len(counts)
+        return cls(Vocab(len(counts)), tuple(frequencies.tolist()))
 
     @classmethod
     def of(cls, vocab: Vocab, tokens: Int[Tensor, "..."], smoothing: float = 0.0) -> "BagOfWords":
