@@ -1,8 +1,11 @@
-"""Ema: an exponential moving average of a tensor."""
+"""Averages over the steps: of a tensor, and of all weights of a network."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Ema:
@@ -21,9 +24,7 @@ class Ema:
 
     def rate(self, step: int) -> float:
         """β_t at this step, counted from 0."""
-        if step < 0:
-            raise ValueError(f"steps are counted from 0; got {step}")
-        return min(self.decay, (1 + step) / (10 + step))
+        return ramped(self.decay, step)
 
     @torch.no_grad()
     def update(self, tensor: Float[Tensor, "..."], step: int) -> None:
@@ -43,3 +44,40 @@ class Ema:
                 f"{tuple(value.shape)}: it belongs to another table"
             )
         self.value.copy_(value)
+
+
+class WeightEma:
+    """The same average of all weights of a network, which is what is sampled and evaluated."""
+
+    def __init__(self, model: nn.Module, decay: float = 0.9999) -> None:
+        self.decay = decay
+        self.weights = {name: p.detach().to(torch.float32, copy=True) for name, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Take in the weights as they are after the update of this step."""
+        now = [p.detach().float() for p in model.parameters()]
+        torch._foreach_lerp_(list(self.weights.values()), now, 1 - ramped(self.decay, step))
+
+    @contextmanager
+    def worn(self, model: nn.Module) -> Iterator[None]:
+        """The network wears the average inside, and its own weights again afterwards."""
+        own = {name: p.detach().clone() for name, p in model.named_parameters()}
+        try:
+            _put(model, self.weights)
+            yield
+        finally:
+            _put(model, own)
+
+
+@torch.no_grad()
+def _put(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.copy_(weights[name])
+
+
+def ramped(decay: float, step: int) -> float:
+    """min(β, (1 + t)/(10 + t)) at step t, counted from 0."""
+    if step < 0:
+        raise ValueError(f"steps are counted from 0; got {step}")
+    return min(decay, (1 + step) / (10 + step))

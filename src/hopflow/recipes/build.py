@@ -1,0 +1,88 @@
+"""Build: from a recipe to the objects that are trained."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import data
+from ..data import Corpus
+from ..flow import Flow
+from ..models import Causal, Transformer
+from ..pretrained import from_pretrained
+from ..training.checkpoint import restore
+from ..training.loop import Logger, Run, train
+from ..training.streams import stream_seed
+from .choices import choose, kind_of
+from .recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Built:
+    """A recipe with its text read and its network made."""
+
+    recipe: Recipe
+    corpus: Corpus
+    flow: Flow | None
+    model: nn.Module
+
+    def train(
+        self,
+        *,
+        out: Path | str | None = None,
+        fresh: bool = False,
+        logger: Logger | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Run:
+        return train(
+            self.model,
+            self.flow,
+            self.corpus,
+            out=out or self.recipe.out or Path("runs") / self.recipe.name,
+            settings=self.recipe,
+            fresh=fresh,
+            logger=logger,
+            progress=progress,
+        )
+
+
+def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], None] | None = None) -> Built:
+    """Read the text, fit the source to it, and make the network with the seed's weights, or with those of `init`."""
+    corpus = data.load(
+        recipe.data,
+        recipe.tokens,
+        recipe.length,
+        holdout=recipe.holdout,
+        pack=recipe.pack,
+        seed=recipe.seed,
+        offline=offline,
+        progress=progress,
+    )
+    flow = None if recipe.model == "causal" else flow_of(recipe, corpus.counts)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(recipe.seed, "weights"))
+        model: nn.Module
+        if flow is None:
+            model = Causal(corpus.vocab_size, recipe.size, dropout=recipe.dropout, recompute=recipe.recompute)
+        else:
+            model = Transformer(
+                flow.vocab, recipe.size, dropout=recipe.dropout, time=recipe.time, recompute=recipe.recompute
+            )
+    if recipe.init:
+        restore(model.state_dict(), from_pretrained(recipe.init).model.state_dict(), f"init={recipe.init}")
+    return Built(recipe, corpus, flow, model)
+
+
+def flow_of(recipe: Recipe, counts: torch.Tensor) -> Flow:
+    """The flow that a recipe names, for a text with these token counts."""
+    cost: Any = choose("cost", recipe.cost)
+    return Flow(
+        kind_of("source", recipe.source).fit(counts, recipe.masks),
+        choose("schedule", recipe.schedule),
+        choose("prediction", recipe.prediction),
+        choose("coupling", recipe.coupling, cost=cost, eps=recipe.eps, draw=choose("draw", recipe.draw)),
+        choose("objective", recipe.objective),
+    )

@@ -1,0 +1,250 @@
+"""Checkpoints: a folder per saved step, complete or absent, with a sha256 of every file.
+
+A folder is written under a temporary name, every file is flushed to the disk, and the rename makes it exist. Tensors
+are safetensors, everything else is JSON; nothing is ever unpickled. `state.json` is written last and must equal its own
+canonical form to the byte, so that a flipped bit anywhere in the folder is found.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+FORMAT, VERSION = "hopflow checkpoint", 1
+STATE = "state.json"
+TEMPORARY, DISCARDED = ".saving-", ".discarded-"
+
+
+class Damaged(ValueError):
+    """A checkpoint whose files are not those that were written."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run needs to go on: named groups of tensors, and facts such as the step."""
+
+    step: int
+    groups: Mapping[str, Mapping[str, Tensor]]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Further files, by name: the model's configuration, so that the folder can be loaded as a model."""
+
+
+def save(home: Path, checkpoint: Checkpoint) -> Path:
+    """Write `home/step-N`; when it returns, the checkpoint survives a power cut, and until then the older ones do."""
+    home.mkdir(parents=True, exist_ok=True)
+    final = home / f"step-{checkpoint.step:09d}"
+    temporary = home / f"{TEMPORARY}{os.getpid()}-{final.name}"
+    if _whole(final):  # a stopped run saves where it stands, which may be where it saved last
+        return final
+    tensors = [tensor for group in checkpoint.groups.values() for tensor in group.values()]
+    needed = sum(tensor.nbytes for tensor in tensors)
+    files: dict[str, dict[str, Any]] = {}
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for name, data in _contents(checkpoint):  # one at a time: a packed group is as large as its tensors
+            _write(temporary / name, data)
+            files[name] = {"bytes": len(data), "sha256": _digest(data)}
+        _write(temporary / STATE, _sealed(checkpoint, files))
+        _sync(temporary)
+        if final.exists():  # but not whole
+            _discard(final)
+        temporary.rename(final)
+        _sync(home)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            free = shutil.disk_usage(home).free
+            raise OSError(
+                error.errno,
+                f"no room to save step {checkpoint.step}: {needed:,} bytes are needed, {free:,} are free; "
+                f"the checkpoints before it are intact, free some space and run the same command",
+                str(final),
+            ) from error
+        raise
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return final
+
+
+def load(folder: Path) -> Checkpoint:
+    """Read a checkpoint, after every byte of it was compared with its sha256."""
+    state = _state(folder)
+    groups: dict[str, Mapping[str, Tensor]] = {}
+    texts: dict[str, str] = {}
+    for name, facts in state["files"].items():
+        if Path(name).name != name:
+            raise Damaged(f"{folder / STATE} names a file outside of its folder: {name!r}")
+        data = _verified(folder / name, facts)
+        if name.endswith(".safetensors"):
+            groups[name.removesuffix(".safetensors")] = _unpacked(folder / name, data)
+        else:
+            texts[name] = data.decode()
+    return Checkpoint(state["step"], groups, state["facts"], texts)
+
+
+def latest(home: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; a damaged one is named in a warning and passed over."""
+    damaged: list[str] = []
+    for folder in reversed(list(_folders(home))):
+        try:
+            found = load(folder)
+        except Damaged as error:
+            damaged.append(str(error))
+            warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=2)
+        else:
+            return found
+    if damaged:
+        raise Damaged(f"no checkpoint in {home} can be read: {damaged[0]}")
+    return None
+
+
+def newest(home: Path) -> Path | None:
+    """The folder of the newest checkpoint, unread."""
+    return next(reversed(list(_folders(home))), None)
+
+
+def clean(home: Path) -> None:
+    """Remove what a killed process left half-written or half-deleted."""
+    if home.is_dir():
+        for litter in [*home.glob(f"{TEMPORARY}*"), *home.glob(f"{DISCARDED}*")]:
+            shutil.rmtree(litter, ignore_errors=True)
+
+
+def prune(home: Path, keep: int) -> None:
+    """Keep the newest ones."""
+    for folder in list(_folders(home))[:-keep]:
+        _discard(folder)
+
+
+def _whole(folder: Path) -> bool:
+    try:
+        load(folder)
+    except Damaged:
+        return False
+    return True
+
+
+def _folders(home: Path) -> Iterator[Path]:
+    if home.is_dir():
+        yield from sorted(f for f in home.glob("step-*") if f.name.removeprefix("step-").isdigit() and f.is_dir())
+
+
+def _discard(folder: Path) -> None:
+    """Out of sight first: a folder that is half deleted must not look like a checkpoint."""
+    hidden = folder.with_name(f"{DISCARDED}{os.getpid()}-{folder.name}")
+    folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _packed(tensors: Mapping[str, Tensor]) -> bytes:
+    return safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+
+
+def _unpacked(file: Path, data: bytes) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(data)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise Damaged(f"{file} is not a safetensors file: {error}") from None
+
+
+def _contents(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
+    for name, tensors in checkpoint.groups.items():
+        yield f"{name}.safetensors", _packed(tensors)
+    for name, text in checkpoint.texts.items():
+        yield name, text.encode()
+
+
+def _sealed(checkpoint: Checkpoint, files: dict[str, dict[str, Any]]) -> bytes:
+    state = {
+        "format": FORMAT,
+        "version": VERSION,
+        "step": checkpoint.step,
+        "facts": dict(checkpoint.facts),
+        "files": files,
+    }
+    body = json.dumps(state, indent=1, sort_keys=True, allow_nan=False)
+    return f"{body}\n{_digest(body.encode())}\n".encode()
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    file = folder / STATE
+    try:
+        body, digest, rest = file.read_text(encoding="utf-8").rsplit("\n", 2)
+        if rest or digest != _digest(body.encode()):
+            raise ValueError("its sha256 is another one")
+        state = json.loads(body)
+        if state["format"] != FORMAT:
+            raise ValueError(f"its format is {state['format']!r}")
+    except OSError as error:
+        raise Damaged(f"{file} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{file} is damaged: {error}") from None
+    if state["version"] > VERSION:
+        raise ValueError(
+            f"{file} is of format version {state['version']}, this hopflow reads up to {VERSION}: install a newer one"
+        )
+    return dict(state)
+
+
+def _verified(file: Path, facts: Mapping[str, Any]) -> bytes:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise Damaged(f"{file} cannot be read: {error.strerror}") from None
+    if len(data) != facts["bytes"]:
+        raise Damaged(f"{file} is damaged: it has {len(data):,} of {facts['bytes']:,} bytes")
+    if _digest(data) != facts["sha256"]:
+        raise Damaged(f"{file} is damaged: its sha256 is another one")
+    return data
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write(file: Path, data: bytes) -> None:
+    with file.open("wb") as stream:
+        view = memoryview(data)
+        for start in range(0, len(view), 1 << 24):
+            stream.write(view[start : start + (1 << 24)])
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _sync(folder: Path) -> None:
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def restore(parameters: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
+    """Copy saved tensors into those of the same names, shapes and types, or say what differs."""
+    missing, extra = sorted(parameters.keys() - saved.keys()), sorted(saved.keys() - parameters.keys())
+    if missing or extra:
+        raise ValueError(f"{what} differs from the saved one: missing {missing[:3]}, not expected {extra[:3]}")
+    for name, tensor in parameters.items():
+        if tensor.shape != saved[name].shape or tensor.dtype != saved[name].dtype:
+            raise ValueError(
+                f"{what}: {name} is {tensor.dtype} {tuple(tensor.shape)}, the saved one is {saved[name].dtype} "
+                f"{tuple(saved[name].shape)}"
+            )
+    with torch.no_grad():
+        for name, tensor in parameters.items():
+            tensor.copy_(saved[name])

@@ -1,0 +1,148 @@
+"""Run folders: what a run is, kept beside its checkpoints, and one process at a time.
+
+recipe.json              what is learned and from what, with its hash
+checkpoints/step-N/      the newest ones; each loads as a model, too
+metrics.jsonl .csv       one row per logged step
+samples.jsonl            sequences drawn along the way
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .. import __version__, atomic
+from . import checkpoint
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+RECIPE = "recipe.json"
+CHECKPOINTS = "checkpoints"
+
+
+class RunFolder:
+    """A folder that this process has claimed; the claim ends with the process, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "a run needs a folder, this is a file", str(path))
+        if path.is_dir() and not is_run(path) and any(f.name != ".lock" for f in path.iterdir()):
+            raise ValueError(
+                f"{path} is a folder with other things in it, not a run: choose another one with out=FOLDER"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lock = _claim(path)
+        checkpoint.clean(self.checkpoints)
+        for litter in path.glob(".*.tmp"):
+            litter.unlink(missing_ok=True)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    def settle(self, identity: Mapping[str, Any], recipe: Mapping[str, Any], may_change: set[str]) -> str:
+        """Write what this run is, or refuse to go on with another one; the hash of what is learned.
+
+        `identity` decides what is learned, key by key; `recipe` is all of it as it was asked for.
+        """
+        digest = recipe_hash(identity)
+        if is_run(self.path):
+            saved = read_recipe(self.path)["identity"]
+            _refuse_changes(self.path, saved, identity, may_change)
+        content = {
+            "format": "hopflow run",
+            "version": 1,
+            "hopflow": __version__,
+            "recipe_hash": digest,
+            "identity": identity,
+            "recipe": recipe,
+        }
+        atomic.write(self.path / RECIPE, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+        return digest
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def is_run(path: Path) -> bool:
+    return (path / RECIPE).is_file()
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """What a run folder says it is."""
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is no such run", str(path))
+    if not is_run(path):
+        raise ValueError(f"{path} is not a run: it has no {RECIPE}. `hopflow train … out=FOLDER` makes one")
+    try:
+        content = json.loads((path / RECIPE).read_text(encoding="utf-8"))
+        if content["format"] != "hopflow run":
+            raise ValueError(f"its format is {content['format']!r}")
+        if not (isinstance(content["identity"], dict) and isinstance(content["recipe"], dict)):
+            raise ValueError("its parts are missing")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path / RECIPE} is damaged: {error}") from None
+    return dict(content)
+
+
+def recipe_hash(identity: Mapping[str, Any]) -> str:
+    """16 hex digits that name what is learned, wherever it runs."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+
+
+def next_free(path: Path) -> Path:
+    """path, or path-2, path-3, … : the first that is not there yet."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def _refuse_changes(path: Path, saved: Mapping[str, Any], asked: Mapping[str, Any], may_change: set[str]) -> None:
+    keys = [key for key in {**saved, **asked} if saved.get(key) != asked.get(key) and key not in may_change]
+    if keys:
+        # what people type first; what follows from it, such as flow.source.kind, only where that is all
+        keys = [key for key in keys if "." not in key] or keys
+        lines = [f"{key}: {_short(saved.get(key))} there, {_short(asked.get(key))} now" for key in sorted(keys)]
+        shown = lines[:3] + ([f"and {len(lines) - 3} more"] if len(lines) > 3 else [])
+        raise ValueError(
+            "\n".join([f"{path} holds another run:", *shown, "use --fresh for a new folder, or another out=FOLDER"])
+        )
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _claim(path: Path) -> int | None:
+    if fcntl is None:
+        return None
+    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise ValueError(
+            f"another process is training in {path}: wait for it, or choose another folder with out=FOLDER"
+        ) from None
+    return handle

@@ -1,0 +1,279 @@
+"""train: from a network, a flow and a text to a run folder.
+
+The same call goes on where the folder's last checkpoint was taken, to the bit on one machine's CPU.
+"""
+
+import hashlib
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .. import atomic
+from ..flow import Flow
+from ..models.causal import Causal
+from ..network import resting
+from ..pretrained import describe
+from ..storage import to_plain
+from . import checkpoint as checkpoints
+from .checkpoint import Checkpoint
+from .folder import CHECKPOINTS, RunFolder, next_free, read_recipe
+from .metrics import Metrics, Row, read
+from .settings import Settings, is_learned
+from .shares import Share
+from .signals import Interrupted, Stop
+from .tasks import CausalTask, FlowTask, Task, Text
+from .trainer import NotFinite, Trainer
+
+Logger = Callable[[Row], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder with a trained network, and what training said last."""
+
+    path: Path
+    step: int
+    recipe_hash: str
+    last: Mapping[str, Any]
+    """The newest value of every metric."""
+
+
+def train(
+    model: nn.Module,
+    flow: Flow | None,
+    corpus: Text,
+    *,
+    out: Path | str,
+    settings: Settings | None = None,
+    fresh: bool = False,
+    logger: Logger | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **keys: Any,
+) -> Run:
+    """Train `model` on `flow` and `corpus` into the folder `out`, by `settings` or by keys of `Settings`.
+
+    A `Causal` model needs no flow (None). If `out` holds this very run it goes on; with `fresh` a new folder beside it
+    is taken. `logger` is called with every row of metrics, `progress` with the step and their number after every step.
+    Ctrl-C and SIGTERM finish the step, save and raise `Interrupted`.
+    """
+    if settings is not None and keys:
+        raise ValueError(f"pass settings, or keys such as {next(iter(keys))}=, not both")
+    settings = settings or Settings.of(keys)
+    share, device = Share.here(), choose_device(settings.device)
+    path = next_free(Path(out)) if fresh else Path(out)
+    model.to(device)
+    wait_for_all()  # every process has found the same free folder before the first one makes it
+    with ExitStack() as stack:
+        if share.rank == 0:
+            folder = stack.enter_context(RunFolder(path))
+            longer = {"steps"} if settings.rate == "constant" else set()
+            folder.settle(identify(model, flow, corpus, settings), asdict(settings), longer)
+        wait_for_all()
+        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        stack.enter_context(_repeatable(settings.deterministic))
+        task = stack.enter_context(closing(_task(model, flow, corpus, settings, share)))
+        trainer = Trainer(model, task, settings, device, share)
+        return _Course(trainer, path, corpus, flow, logger, progress).run()
+
+
+class _Course:
+    """The steps of one call of `train`: updates, and between them logs, looks and checkpoints."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        path: Path,
+        corpus: Text,
+        flow: Flow | None,
+        logger: Logger | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.trainer, self.path, self.corpus, self.flow = trainer, path, corpus, flow
+        self.logger, self.progress = logger, progress
+        self.settings, self.task, self.first = trainer.settings, trainer.task, trainer.share.rank == 0
+        self.digest = str(read_recipe(path)["recipe_hash"])
+        self.last: dict[str, Any] = {}
+        self.seconds = 0.0
+        self._clock, self._tokens = time.perf_counter(), 0
+
+    def run(self) -> Run:
+        start = self._resume()
+        with ExitStack() as stack:
+            stop = stack.enter_context(Stop())
+            metrics = stack.enter_context(Metrics(self.path, start)) if self.first else None
+            self._clock = time.perf_counter()
+            for step in range(start, self.settings.steps):
+                self._update(step, stop)
+                row = self._row(step)
+                if row and metrics:
+                    metrics.add(row)
+                    self.last |= row
+                    if self.logger:
+                        self.logger(row)
+                self._save_if_due(step + 1)
+                if self.progress:
+                    self.progress(step + 1, self.settings.steps)
+        return Run(self.path, self.settings.steps, self.digest, self.last)
+
+    def _resume(self) -> int:
+        """Load the newest whole checkpoint, or write the first one; the step to go on with."""
+        home = self.path / CHECKPOINTS
+        found = checkpoints.latest(home)
+        if found is None:
+            self.save(0)
+            return 0
+        if found.step > self.settings.steps:
+            raise ValueError(f"{self.path} has taken {found.step} steps already, more than steps={self.settings.steps}")
+        self.trainer.load(found)
+        self.seconds = float(found.facts["seconds"])
+        for row in read(self.path / "metrics.jsonl"):
+            self.last |= row
+        return found.step
+
+    def save(self, step: int) -> None:
+        """One checkpoint of all processes, written by the first."""
+        groups = self.trainer.state()
+        if not self.first:
+            return
+        facts = {"seconds": self.seconds, "recipe_hash": self.digest, "torch": str(torch.__version__)}
+        config = describe(self.trainer.model, self.flow, getattr(self.corpus, "tokenizer", None), asdict(self.settings))
+        home = self.path / CHECKPOINTS
+        checkpoints.save(home, Checkpoint(step, groups, facts, {"config.json": json.dumps(config, allow_nan=False)}))
+        checkpoints.prune(home, self.settings.keep)
+
+    def _update(self, step: int, stop: Stop) -> None:
+        try:
+            self.trainer.update(step, asked=stop.asked is not None)
+        except NotFinite as error:
+            self.save(step)
+            raise NotFinite(f"{error}. The batch is in {self.trainer.dump(step, self.path)}") from None
+        self._tokens += self.task.tokens(step)
+
+    def _save_if_due(self, done: int) -> None:
+        final = done == self.settings.steps
+        if final or done % self.settings.save_every == 0 or self.trainer.stop:
+            self.save(done)
+        if self.trainer.stop and not final:
+            raise Interrupted(
+                f"stopped at step {done} of {self.settings.steps} and saved in {self.path}; "
+                f"the same command goes on from there"
+            )
+
+    def _row(self, step: int) -> dict[str, Any] | None:
+        """What there is to report after a step, if anything."""
+        done, final = step + 1, step + 1 == self.settings.steps
+        row: dict[str, Any] = {"step": step}
+        if step % self.settings.log_every == 0 or final:
+            row |= self._numbers(step)
+        if final or (self.settings.eval_every and done % self.settings.eval_every == 0):
+            row |= self._examine(step)
+        return row if len(row) > 1 else None
+
+    def _numbers(self, step: int) -> dict[str, Any]:
+        """The step's own numbers, and the speed since the last ones."""
+        now = time.perf_counter()
+        passed, self._clock = now - self._clock, now
+        self.seconds += passed
+        numbers = self.task.numbers(step)
+        waited = numbers.pop("ot_waited", None)
+        row = {
+            "loss": self.trainer.loss,
+            "grad_norm": self.trainer.grad_norm,
+            "lr": self.settings.rate_at(step),
+            "tokens_per_s": self._tokens / max(passed, 1e-9),
+            "seconds": self.seconds,
+            "memory_bytes": memory_bytes(self.trainer.device),
+            **numbers,
+        }
+        if waited is not None:
+            row["ot_wait_share"] = min(1.0, waited / max(passed, 1e-9))
+        self._tokens = 0
+        return row
+
+    def _examine(self, step: int) -> dict[str, float | int]:
+        """A look at held-out text, while the clock of the steps stands still."""
+        if not self.first:
+            return {}
+        started = time.perf_counter()
+        with self.trainer.worn(), resting(self.trainer.model), self.trainer.autocast():
+            look = self.task.examine(step, self.trainer.device)
+        if look.texts:
+            lines = [json.dumps({"step": step, "text": text}, ensure_ascii=False) for text in look.texts]
+            atomic.write(self.path / "samples.jsonl", "".join(f"{line}\n" for line in lines).encode())
+        self._clock += time.perf_counter() - started
+        return look.numbers
+
+
+def identify(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings) -> dict[str, Any]:
+    """Everything that decides what is learned, as flat keys and short values."""
+    shapes = "".join(f"{name}{tuple(p.shape)}" for name, p in model.named_parameters())
+    parts = {
+        "model": {"kind": type(model).__name__, "weights": hashlib.sha256(shapes.encode()).hexdigest()},
+        "flow": {} if flow is None else to_plain(flow),
+        "data": dict(corpus.identity),
+    }
+    learned = {f.name: getattr(settings, f.name) for f in fields(settings) if is_learned(f)}
+    return {**learned, **_flat("", parts)}
+
+
+def _flat(prefix: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {key: leaf for name, part in value.items() for key, leaf in _flat(f"{prefix}.{name}", part).items()}
+    if isinstance(value, list | tuple) and len(value) > 16:
+        value = hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    return {prefix.removeprefix("."): value}
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the first of cuda, mps and cpu that is there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"device={name} cannot be used here: {reason}. device=auto takes what there is") from None
+    return device
+
+
+def memory_bytes(device: torch.device) -> int:
+    """The most that was held so far: by tensors on a GPU, by the process elsewhere."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def wait_for_all() -> None:
+    if Share.here().world > 1:
+        dist.barrier()
+
+
+def _task(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings, share: Share) -> Task:
+    if flow is not None:
+        return FlowTask(model, flow, corpus, settings, share)
+    if not isinstance(model, Causal):
+        raise ValueError(f"{type(model).__name__} needs a flow: train(model, flow, corpus); only Causal learns without")
+    return CausalTask(model, corpus, settings, share)
+
+
+@contextmanager
+def _repeatable(wanted: bool) -> Iterator[None]:
+    """Only operations that give the same bits every time, where that is asked for."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(wanted or before)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,0 +1,269 @@
+"""Tasks: what a step of training is given, what its loss is, and how held-out text is looked at.
+
+A `FlowTask` learns a flow from pairs, a `CausalTask` the next token. What a batch holds depends on (seed, step) only;
+every process draws the numbers of the whole batch and takes its share, so that their number changes nothing.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ..bounds import nll_bound
+from ..couplings import Independent
+from ..draws import stratified
+from ..flow import Flow
+from ..models.causal import Causal
+from ..samplers import generate
+from .distributed import GlobalPairing
+from .pairs import Pairing
+from .settings import Settings
+from .shares import Share
+from .streams import stream, stream_seed
+
+Batch = tuple[Tensor, ...]
+LAST = 1 - 2.0**-24
+"""The latest t: the float32 before 1, where 1 - k is still above 0."""
+
+
+class Text(Protocol):
+    """What training asks of a corpus; `hopflow.data.Corpus` is one."""
+
+    length: int
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def test(self) -> Int[Tensor, "n L"]: ...
+    @property
+    def test_keep(self) -> Bool[Tensor, "n L"] | None: ...
+    @property
+    def identity(self) -> dict[str, Any]: ...
+    def batch(self, seed: int, start: int, count: int) -> Int[Tensor, "n L"]: ...
+    def keep(self, seed: int, start: int, count: int) -> Bool[Tensor, "n L"] | None: ...
+    def decode(self, tokens: Int[Tensor, " L"]) -> str: ...
+
+
+@dataclass
+class Look:
+    """What a look at held-out text found: numbers for the metrics, and sequences drawn."""
+
+    numbers: dict[str, float | int] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+
+
+class Task(ABC):
+    """Batches, their loss, and a look at held-out text."""
+
+    loss: nn.Module
+    """Maps a batch to the nats of each of its sequences (B,)."""
+
+    def __init__(self, corpus: Text, settings: Settings, share: Share) -> None:
+        self.corpus, self.settings, self.share = corpus, settings, share
+        if settings.batch % (share.world * settings.accumulate):
+            raise ValueError(
+                f"a batch of {settings.batch} cannot be taken by {share.world} process(es) in {settings.accumulate} "
+                f"part(s) each: take a multiple of {share.world * settings.accumulate}"
+            )
+
+    @abstractmethod
+    def batch(self, step: int) -> Batch:
+        """This process's share of the step's batch, on the CPU; every tensor has one row per sequence."""
+
+    @abstractmethod
+    def examine(self, step: int, device: torch.device) -> Look:
+        """Numbers and sequences of the network as it is now."""
+
+    def tokens(self, step: int) -> int:
+        """Tokens of the whole batch that the loss counts."""
+        keep = self._keep(step)
+        return self.settings.batch * self.corpus.length if keep is None else int(keep.sum())
+
+    def numbers(self, step: int) -> dict[str, float]:
+        """On the batch of a step that has just been taken."""
+        return {}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:  # noqa: B027
+        """Go on where `state_dict` was taken."""
+
+    def close(self) -> None:  # noqa: B027
+        """End what runs beside the steps."""
+
+    def _keep(self, step: int) -> Bool[Tensor, "n L"] | None:
+        return self.corpus.keep(self.settings.seed, step * self.settings.batch, self.settings.batch)
+
+    def _mine(self, rows: Tensor) -> Tensor:
+        """This process's rows of a whole batch."""
+        each = len(rows) // self.share.world
+        return rows[self.share.rank * each : (self.share.rank + 1) * each]
+
+
+class FlowLoss(nn.Module):
+    """Nats of each sequence under a flow's objective, at the points of the path that (t, u) decide."""
+
+    def __init__(self, model: nn.Module, flow: Flow) -> None:
+        super().__init__()
+        self.model, self.flow = model, flow
+
+    def forward(
+        self,
+        x0: Int[Tensor, "B L"],
+        x1: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"],
+        u: Float[Tensor, "B L"],
+        keep: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, " B"]:
+        sample = self.flow.path.at(x0, x1, t, u, keep)
+        return self.flow.loss(self.model(sample.xt, t), sample)
+
+
+class FlowTask(Task):
+    """Learn a flow: pairs by its coupling, ahead of time, and points of the path between them."""
+
+    def __init__(self, model: nn.Module, flow: Flow, corpus: Text, settings: Settings, share: Share) -> None:
+        super().__init__(corpus, settings, share)
+        if flow.vocab.data != corpus.vocab_size:
+            raise ValueError(
+                f"the flow knows {flow.vocab.data} data tokens, the text has {corpus.vocab_size}: "
+                f"was it tokenised with another tokenizer?"
+            )
+        self.model, self.flow = model, flow
+        self.loss = FlowLoss(model, flow)
+        self.table: Tensor | None = None
+        """What the OT cost reads in place of the network's own embedding table, such as its average."""
+        several = share.world > 1 and not isinstance(flow.coupling, Independent)
+        self._pairing: Any = (GlobalPairing if several else Pairing)(
+            flow,
+            self._rows,
+            length=corpus.length,
+            batch=settings.batch,
+            ot_batch=settings.ot_batch,
+            seed=settings.seed,
+            workers=settings.workers,
+            ahead=settings.ahead,
+            **({} if several else {"share": share}),
+        )
+
+    def batch(self, step: int) -> Batch:
+        seed, size, length = self.settings.seed, self.settings.batch, self.corpus.length
+        x0, x1 = self._pairing.step(step, self._table(), self.model)
+        t = stratified(1, size, stream(seed, "time", step))[0]
+        # in a shuffled order: neighbours in a batch may be neighbours in the OT batch
+        t = t[torch.randperm(size, generator=stream(seed, "times", step))].float().clamp(max=LAST)
+        u = torch.rand(size, length, dtype=torch.float64, generator=stream(seed, "path", step))
+        keep = self._keep(step)
+        return x0, x1, self._mine(t), self._mine(u), *(() if keep is None else (self._mine(keep),))
+
+    def numbers(self, step: int) -> dict[str, float]:
+        report = self._pairing.report(step)
+        if report is None or isinstance(self.flow.coupling, Independent):
+            return {}
+        return {
+            "ot_cost": report.cost,
+            "ot_independent_cost": report.independent_cost,
+            "ot_marginal_error": report.marginal_error,
+            "ot_seconds": report.seconds_solved,
+            "ot_waited": report.seconds_waited,
+        }
+
+    def examine(self, step: int, device: torch.device) -> Look:
+        settings, found = self.settings, Look()
+        rows = self.corpus.test[: settings.eval_rows].to(device)
+        if len(rows) and self.corpus.test_keep is None:  # of padded sequences only a part was learned: no bound
+            # a network that goes on redrawing near t = 1 has a finite bound for a finite number of steps only
+            steps = None if self.flow.prediction.settles(self.flow.source) else settings.eval_steps
+            bound = nll_bound(self.model, self.flow, rows, steps=steps, draws=8, seed=settings.seed)
+            name = bound.quantity
+            found.numbers |= {f"{name}_ppl": bound.ppl, f"{name}_se": bound.ppl_stderr, f"{name}_n": bound.n}
+        if settings.eval_samples:
+            out = generate(
+                self.model,
+                self.flow,
+                n=settings.eval_samples,
+                length=self.corpus.length,
+                steps=settings.eval_steps,
+                seed=stream_seed(settings.seed, "sample", step),
+            )
+            found.texts = [self.corpus.decode(row) for row in out.tokens.cpu()]
+            found.numbers |= _mean("jumps", out.jumps)
+        return found
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self._pairing.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._pairing.load_state_dict(state)
+
+    def close(self) -> None:
+        self._pairing.close()
+
+    def _table(self) -> Float[Tensor, "V D"] | None:
+        return self.table if self.table is not None else embedding_table(self.model)
+
+    def _rows(self, index: int) -> Int[Tensor, "n L"]:
+        size = self.settings.ot_batch or self.settings.batch
+        rows = self.corpus.batch(self.settings.seed, index * size, size)
+        return self.share.take(rows, self.settings.batch)
+
+
+class CausalLoss(nn.Module):
+    """Nats of each sequence under a causal network."""
+
+    def __init__(self, model: Causal) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x1: Int[Tensor, "B L"], keep: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, " B"]:
+        return self.model.nll(x1, keep)
+
+
+class CausalTask(Task):
+    """Learn the next token."""
+
+    def __init__(self, model: Causal, corpus: Text, settings: Settings, share: Share) -> None:
+        super().__init__(corpus, settings, share)
+        self.model, self.loss = model, CausalLoss(model)
+
+    def batch(self, step: int) -> Batch:
+        size = self.settings.batch
+        rows, keep = self.corpus.batch(self.settings.seed, step * size, size), self._keep(step)
+        return self._mine(rows), *(() if keep is None else (self._mine(keep),))
+
+    def examine(self, step: int, device: torch.device) -> Look:
+        settings, found = self.settings, Look()
+        rows, keep = self.corpus.test[: settings.eval_rows], self.corpus.test_keep
+        if len(rows):
+            kept = torch.ones_like(rows, dtype=torch.bool) if keep is None else keep[: settings.eval_rows]
+            pieces = zip(rows.to(device).split(64), kept.to(device).split(64), strict=True)
+            nats = torch.cat([self.model.nll(x1, k) for x1, k in pieces]).double()
+            per_token = nats / kept.to(device).sum(1)
+            found.numbers |= _mean("nll", per_token.cpu())
+        if settings.eval_samples:
+            generator = stream(settings.seed, "sample", step)
+            tokens = self.model.generate(settings.eval_samples, self.corpus.length, generator)
+            found.texts = [self.corpus.decode(row) for row in tokens.cpu()]
+        return found
+
+
+def embedding_table(model: nn.Module) -> Float[Tensor, "V D"] | None:
+    """The token embeddings that a network offers as `table`, if it does."""
+    table = getattr(model, "table", None)
+    return table if isinstance(table, Tensor) else None
+
+
+def _mean(name: str, values: Tensor) -> dict[str, float | int]:
+    error = float(values.double().std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return {name: float(values.double().mean()), f"{name}_se": error, f"{name}_n": len(values)}
+
+
+def parts(batch: Batch, count: int) -> Iterator[Batch]:
+    """A batch in so many parts of consecutive rows."""
+    yield from zip(*(tensor.chunk(count) for tensor in batch), strict=True)

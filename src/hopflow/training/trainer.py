@@ -1,0 +1,179 @@
+"""The trainer: one update after another, and everything that the next one depends on."""
+
+import json
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .. import atomic
+from .checkpoint import Checkpoint, restore
+from .ema import Ema, WeightEma
+from .settings import Settings
+from .shares import Share
+from .streams import stream_seed
+from .tasks import FlowTask, Task, embedding_table, parts
+
+
+class NotFinite(ValueError):
+    """A loss or a gradient that is not a number; the weights are those of before."""
+
+
+class Trainer:
+    """Weights, their averages, the optimizer and the task; `update(step)` moves all of them by one step.
+
+    What a step does depends on this state and on (seed, step): dropout is seeded anew at every step, so that there is
+    no state of a random generator to lose.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, settings: Settings, device: torch.device, share: Share) -> None:
+        self.model, self.task, self.settings, self.device, self.share = model, task, settings, device, share
+        self.loss, self.grad_norm = float("nan"), float("nan")
+        self.stop = False
+        """Some process was asked to stop."""
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=settings.lr,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.adam_eps,
+            weight_decay=settings.weight_decay,
+            fused=device.type == "cuda",
+        )
+        self.average = WeightEma(model, settings.weight_ema) if settings.weight_ema else None
+        self.ot_average = self._ot_average()
+        if settings.compile:
+            model.compile()
+        self._loss: nn.Module = task.loss
+        if share.world > 1:
+            self._loss = DistributedDataParallel(task.loss, device_ids=[device] if device.type == "cuda" else None)
+
+    def update(self, step: int, asked: bool = False) -> None:
+        """One step, or NotFinite before anything has changed. `asked` tells the other processes of a stop."""
+        torch.manual_seed(stream_seed(self.settings.seed, "dropout", step, self.share.rank))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.rate_at(step)
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        batch, tokens = self.task.batch(step), self.task.tokens(step)
+        nats = torch.zeros((), device=self.device)
+        pieces = list(parts(batch, self.settings.accumulate))
+        for number, piece in enumerate(pieces, 1):
+            with self._together(number == len(pieces)), self.autocast():
+                loss = self._loss(*(self._here(tensor) for tensor in piece)).sum()
+            # processes average their gradients; each holds an equal share of the rows
+            (loss * (self.share.world / tokens)).backward()
+            nats += loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        total, self.stop = self._agree(float(nats), asked)
+        self.loss, self.grad_norm = total / tokens, float(norm)
+        if not (torch.isfinite(norm) and torch.isfinite(torch.tensor(self.loss))):
+            raise NotFinite(
+                f"the loss is {self.loss:g} and the gradient's norm {self.grad_norm:g} at step {step}: stopped before "
+                f"the update, the weights are intact. Lower lr, or raise warmup"
+            )
+        self.optimizer.step()
+        if self.average:
+            self.average.update(self.model, step)
+        table = embedding_table(self.model)
+        if self.ot_average and table is not None:
+            self.ot_average.update(table, step)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """All that the next step depends on, as groups of named tensors; `model` is what is to be sampled."""
+        own = dict(self.model.state_dict())
+        groups = {"model": own}
+        if self.average:
+            groups = {"model": {**own, **self.average.weights}, "train": own}
+        groups["optimizer"] = {
+            f"{name}/{key}": value
+            for name, parameter in self.model.named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
+        if self.ot_average:
+            groups["ot_ema"] = self.ot_average.state_dict()
+        groups["pairs"] = self.task.state_dict()
+        return groups
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Go on where `state` was taken."""
+        groups = checkpoint.groups
+        restore(self.model.state_dict(), groups["train" if self.average else "model"], "the network")
+        if self.average:
+            weights = {name: groups["model"][name] for name in self.average.weights}
+            restore(self.average.weights, weights, "the average of the weights")
+        self._load_optimizer(dict(groups["optimizer"]))
+        if self.ot_average:
+            self.ot_average.load_state_dict(dict(groups["ot_ema"]))
+        self.task.load_state_dict(dict(groups["pairs"]))
+
+    def worn(self) -> AbstractContextManager[None]:
+        """The network as it is to be sampled: with averaged weights, where there is an average."""
+        return self.average.worn(self.model) if self.average else nullcontext()
+
+    def autocast(self) -> AbstractContextManager[object]:
+        wanted = self.settings.precision
+        if wanted == "auto":
+            able = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
+            wanted = "bf16" if able else "float32"
+        return torch.autocast(self.device.type, torch.bfloat16) if wanted == "bf16" else nullcontext()
+
+    def dump(self, step: int, folder: Path) -> Path:
+        """Which sequences a step was given, for whoever wants to know why it failed."""
+        batch = self.task.batch(step)
+        size, seed = self.settings.batch, self.settings.seed
+        facts = {"step": step, "seed": seed, "samples": [step * size, (step + 1) * size], "rank": self.share.rank}
+        facts |= {
+            "loss": repr(self.loss),
+            "grad_norm": repr(self.grad_norm),
+            "x1": batch[-1 if len(batch) == 1 else 1].tolist(),
+        }
+        file = folder / f"not-finite-{step}.json"
+        atomic.write(file, json.dumps(facts).encode())
+        return file
+
+    def _ot_average(self) -> Ema | None:
+        if not self.settings.ot_ema:
+            return None
+        table = embedding_table(self.model)
+        if table is None or not isinstance(self.task, FlowTask):
+            raise ValueError(
+                f"ot_ema averages the embedding table of a flow's network, and {type(self.model).__name__} offers "
+                f"none: give it a property `table` (V, D), or leave ot_ema out"
+            )
+        average = Ema(table, self.settings.ot_ema)
+        self.task.table = average.value
+        return average
+
+    def _load_optimizer(self, saved: dict[str, Tensor]) -> None:
+        self.optimizer.state.clear()
+        parameters = dict(self.model.named_parameters())
+        for key, value in saved.items():
+            name, _, entry = key.rpartition("/")
+            if name not in parameters or (value.dim() and value.shape != parameters[name].shape):
+                raise ValueError(
+                    f"the saved optimizer knows {key}, of shape {tuple(value.shape)}: it is another network's"
+                )
+            # AdamW counts its steps on the CPU unless it is fused
+            where = parameters[name].device if value.dim() or self.device.type == "cuda" else torch.device("cpu")
+            self.optimizer.state[parameters[name]][entry] = value.to(where)
+
+    def _together(self, last: bool) -> AbstractContextManager[object]:
+        if isinstance(self._loss, DistributedDataParallel) and not last:
+            return self._loss.no_sync()
+        return nullcontext()
+
+    def _agree(self, nats: float, asked: bool) -> tuple[float, bool]:
+        """The nats of all processes, and whether any of them was asked to stop."""
+        if self.share.world == 1:
+            return nats, asked
+        both = torch.tensor([nats, float(asked)], dtype=torch.float32, device=self.device)
+        dist.all_reduce(both)
+        return float(both[0]), bool(both[1] > 0)
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        if self.device.type == "mps" and tensor.dtype == torch.float64:
+            tensor = tensor.float()
+        return tensor.to(self.device, non_blocking=True)
