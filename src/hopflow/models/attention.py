@@ -1,0 +1,74 @@
+"""Attention with rotary positions, through torch's scaled dot product."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from .sizes import Size
+
+BASE = 10_000.0
+"""The slowest pair of numbers turns once in 2π·BASE positions."""
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines, (L, width/2) each."""
+
+
+def rotation(like: Float[Tensor, "B L D"], size: Size, start: int = 0) -> Rotation:
+    """By how much each pair of numbers turns at the positions from `start` on; float32 at least, bf16 cannot count.
+
+    Made anew by every call and shared by all blocks: that is cheaper than it is to keep one per length and device.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    pairs = size.width // size.heads // 2
+    speed = BASE ** (-torch.arange(pairs, dtype=dtype, device=like.device) / pairs)
+    position = torch.arange(start, start + like.shape[1], dtype=dtype, device=like.device)
+    angle = position[:, None] * speed
+    return angle.cos(), angle.sin()
+
+
+def rotated(x: Float[Tensor, "B H L W"], turn: Rotation) -> Float[Tensor, "B H L W"]:
+    """Each pair (x_j, x_{j + W/2}) turned by its position, so that ⟨q_i, k_j⟩ depends on positions by i - j only."""
+    cos, sin = turn
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+class Past:
+    """The keys and values of the positions so far, for drawing one token at a time."""
+
+    def __init__(self) -> None:
+        self.parts: tuple[Tensor, ...] = ()
+
+    def extended(self, *new: Tensor) -> tuple[Tensor, ...]:
+        self.parts = tuple(torch.cat(pair, 2) for pair in zip(self.parts, new, strict=True)) if self.parts else new
+        return self.parts
+
+
+class Attention(nn.Module):
+    """Every position sees every other."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.qkv = nn.Linear(size.width, 3 * size.width, bias=False)
+        self.out = nn.Linear(size.width, size.width, bias=False)
+
+    def forward(self, x: Float[Tensor, "B L D"], turn: Rotation, past: Past | None = None) -> Float[Tensor, "B L D"]:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (B, H, L, W) each
+        q, k = (rotated(part, turn).to(v.dtype) for part in (q, k))
+        out: Tensor = self.out(self.look(q, k, v, past).transpose(1, 2).flatten(2))
+        return out
+
+    def look(self, q: Tensor, k: Tensor, v: Tensor, past: Past | None) -> Tensor:
+        return scaled_dot_product_attention(q, k, v)
+
+
+class CausalAttention(Attention):
+    """Every position sees itself and those before it; with a past, a single new position sees all of it."""
+
+    def look(self, q: Tensor, k: Tensor, v: Tensor, past: Past | None) -> Tensor:
+        if past is None:
+            return scaled_dot_product_attention(q, k, v, is_causal=True)
+        k, v = past.extended(k, v)
+        return scaled_dot_product_attention(q, k, v)

@@ -1,0 +1,77 @@
+"""The autoregressive transformer: baseline and judge."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from ..network import resting
+from ..samplers import categorical
+from .attention import CausalAttention, Past
+from .blocks import Block, Branch, Norm
+from .sizes import Size
+from .stack import Stack, check_dropout, check_tokens
+
+CHUNK = 1 << 26
+"""Numbers that a chunk of logits may hold: 256 MiB of float32."""
+
+
+class Causal(Stack):
+    """x -> logits of every token given those before it.
+
+    A learned vector stands before the first token, so that all L tokens are predicted and -log p(x) is exact.
+    """
+
+    def __init__(
+        self, vocab_size: int, size: str | Size = "small", *, dropout: float = 0.1, recompute: bool = False
+    ) -> None:
+        if vocab_size < 1:
+            raise ValueError(f"a vocabulary has at least one token; got {vocab_size}")
+        size = Size.of(size)
+        check_dropout(dropout)
+        blocks = [Block(Branch, CausalAttention(size), size, dropout) for _ in range(size.layers)]
+        super().__init__(vocab_size, vocab_size, size, blocks, Norm(size.width), recompute)
+        self.vocab_size, self.dropout = vocab_size, dropout
+        self.start = nn.Parameter(torch.empty(size.width).uniform_(-(size.width**-0.5), size.width**-0.5))
+
+    def forward(self, x: Int[Tensor, "B L"]) -> Float[Tensor, "B L Vd"]:
+        """logits[:, i] are of x[:, i] given x[:, :i]."""
+        out: Tensor = self.head(self.features(x))
+        return out
+
+    def features(self, x: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
+        """What the head reads: `head(features(x))` are the logits."""
+        check_tokens(x)
+        before = torch.cat([self.start.expand(len(x), 1, -1), self.embedding(x[:, :-1])], 1)
+        return self.through(before)
+
+    def nll(self, x: Int[Tensor, "B L"], keep: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, " B"]:
+        """-log p(x) in nats, over the positions to keep, all unless said; full logits never exist."""
+        features, tokens = self.features(x).flatten(0, 1), x.flatten().long()
+        rows = max(1, CHUNK // self.vocab_size)
+        pieces = zip(features.split(rows), tokens.split(rows), strict=True)
+        nats = torch.cat([checkpoint(self._nats, *piece, use_reentrant=False) for piece in pieces]).view(x.shape)
+        return (nats if keep is None else nats * keep).sum(1)
+
+    def _nats(self, features: Tensor, tokens: Tensor) -> Tensor:
+        logits = self.head(features)
+        # bf16 softmax over 50k tokens loses the tail
+        return cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), tokens, reduction="none")
+
+    def generate(
+        self, n: int, length: int, generator: torch.Generator | None = None, temperature: float = 1.0
+    ) -> Int[Tensor, "n L"]:
+        """n sequences, token by token; temperature 0 takes the likeliest."""
+        if n < 1 or length < 1:
+            raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
+        if not 0 <= temperature < float("inf"):
+            raise ValueError(f"temperature must be ≥ 0 and finite (0 takes the likeliest token); got {temperature}")
+        tokens = torch.empty(n, length, dtype=torch.long, device=self.start.device)
+        pasts = [Past() for _ in self.blocks]
+        with resting(self):
+            x = self.start.expand(n, 1, -1)
+            for i in range(length):
+                tokens[:, i] = categorical(self.head(self.through(x, None, i, pasts))[:, 0], temperature, generator)
+                x = self.embedding(tokens[:, i : i + 1])
+        return tokens

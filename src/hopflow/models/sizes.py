@@ -1,0 +1,46 @@
+"""Sizes: how deep and how wide a transformer is."""
+
+import difflib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Size:
+    """Blocks, numbers per token, and attention heads, which share the width equally."""
+
+    layers: int
+    width: int
+    heads: int
+
+    def __post_init__(self) -> None:
+        # far beyond use; a damaged file should not keep a machine busy
+        if not (1 <= self.layers <= 1000 and 1 <= self.width <= 1 << 16 and 1 <= self.heads <= self.width):
+            raise ValueError(f"a transformer has 1 to 1000 layers, a width of 1 to 65536 and at least one head; {self}")
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"every head gets an equal and even part of the width (rotary positions turn pairs of numbers); "
+                f"{self.width} / {self.heads} is not"
+            )
+
+    @classmethod
+    def of(cls, size: "str | Size") -> "Size":
+        """A size by its name, or as it is."""
+        if isinstance(size, Size):
+            return size
+        if size not in SIZES:
+            near = difflib.get_close_matches(str(size), SIZES, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"there is no size {size!r}{hint} Sizes: {', '.join(SIZES)}, or Size(layers, width, heads)"
+            )
+        return SIZES[size]
+
+
+# heads are 64 wide, in `tiny` 32: two heads would be few
+SIZES = {
+    "tiny": Size(3, 128, 4),
+    "mini": Size(6, 384, 6),
+    "small": Size(12, 768, 12),
+    "medium": Size(24, 1024, 16),
+}
+"""`small` is the paper's and GPT-2's. App. C [C]"""
