@@ -14,12 +14,13 @@ LAYERS = (
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),
     ("flow",),
-    ("draws", "estimate", "samplers", "integrals", "bounds", "exact"),
+    ("draws", "estimate", "samplers", "integrals", "bounds", "exact", "storage"),
     ("models", "data"),
+    ("pretrained",),
     ("training", "evaluation"),
     ("recipes",),
     ("bench", "reproduce", "report"),
-    ("demo", "doctor", "cli"),
+    ("demo", "doctor", "terminal", "cli"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 

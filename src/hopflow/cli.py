@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import __version__
+from . import __version__, terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from .bench.ot import Row as Solved
     from .evaluation.tightness import Row
+    from .recipes import Built, Plan, Recipe
+    from .training.loop import Run
 
 OK, BUG, USER, ENVIRONMENT, INTERRUPTED = range(5)
 
@@ -44,9 +46,12 @@ app = typer.Typer(
 
 bench = typer.Typer(help="Measure speed side by side with others, in one run.")
 app.add_typer(bench, name="bench")
+config = typer.Typer(help="Look at recipes and their keys.")
+app.add_typer(config, name="config")
 
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result to FILE, as JSON.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Fetch nothing from a network.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -119,6 +124,170 @@ def bench_ot(settings: Settings = None, json_file: Json = None, debug: Debug = F
     if json_file:
         _write_json(json_file, {"rows": [row.as_json() for row in rows]})
     _show_solvers(rows, _console())
+
+
+@app.command()
+def train(
+    what: Annotated[str, typer.Argument(metavar="RECIPE|FILE", show_default=False)],
+    settings: Settings = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and train nothing.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew in another folder; nothing is deleted.")] = False,
+    offline: Offline = False,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Train a recipe of `hopflow list`, a recipe.toml, or a flow on a text file of your own.
+
+    The same command goes on where it stopped. Settings: `hopflow config keys`, e.g. steps=500 coupling=exact.
+    """
+    _check_target(json_file)
+    from .recipes import build, plan, resolve
+    from .training.distributed import launched
+
+    recipe = resolve(what, _keys(settings or []))
+    with launched(recipe.device):
+        with _progress() as progress:
+            progress(f"reading {recipe.data}")
+            built = build(recipe, offline=offline, progress=progress)
+            planned = plan(built, progress) if dry_run else None
+        if planned is not None:
+            _show_plan(built, planned, json_file)
+            return
+        first = int(os.environ.get("RANK", "0")) == 0
+        with terminal.training(_console(stderr=True), recipe.steps) as log:
+            run = built.train(fresh=fresh, logger=log.row if first else None, progress=log.step if first else None)
+    if first:
+        _show_run(run, what, recipe, json_file)
+
+
+@app.command("list")
+def list_recipes(debug: Debug = False) -> None:
+    """List the recipes: the paper's runs, and each of them in a laptop's size."""
+    from rich.table import Table
+
+    from .recipes import named, names
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    shown = ("source", "coupling", "cost", "objective", "size", "data", "steps")
+    for name in ("recipe", *shown):
+        table.add_column(name, no_wrap=True)
+    for name in names():
+        recipe = named(name)
+        table.add_row(name, *(str(getattr(recipe, key)) for key in shown))
+    _console().print(table)
+
+
+@config.command("show")
+def config_show(
+    what: Annotated[str, typer.Argument(metavar="RECIPE|FILE|RUN", show_default=False)],
+    settings: Settings = None,
+    debug: Debug = False,
+) -> None:
+    """Print a recipe with all its keys, as TOML that `hopflow train` takes."""
+    from dataclasses import asdict
+
+    from .recipes import resolve
+
+    for key, value in asdict(resolve(what, _keys(settings or []))).items():
+        if value is not None:
+            typer.echo(f"{key} = {_toml(value)}")
+
+
+@config.command("diff")
+def config_diff(
+    one: Annotated[str, typer.Argument(metavar="RECIPE|FILE|RUN", show_default=False)],
+    other: Annotated[str, typer.Argument(metavar="RECIPE|FILE|RUN", show_default=False)],
+    debug: Debug = False,
+) -> None:
+    """Print the keys in which two recipes differ."""
+    from dataclasses import asdict
+
+    from .recipes import resolve
+
+    left, right = asdict(resolve(one)), asdict(resolve(other))
+    for key in left:
+        if left[key] != right[key]:
+            typer.echo(f"{key}: {left[key]} | {right[key]}")
+
+
+@config.command("keys")
+def config_keys(debug: Debug = False) -> None:
+    """List every key, its default, and what it does."""
+    from dataclasses import fields
+
+    from rich.table import Table
+
+    from .recipes import Recipe
+    from .training.settings import HELP, is_learned
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("key", "default", "decides", "what it is"):
+        table.add_column(name, no_wrap=name != "what it is")
+    for key in fields(Recipe):
+        role = "what is learned" if is_learned(key) else "how it runs"
+        table.add_row(key.name, str(key.default), role, key.metadata[HELP])
+    _console().print(table)
+
+
+def _keys(pairs: list[str]) -> dict[str, str]:
+    """The words key=value of a command line, unread."""
+    keys: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"settings are written key=value, got {pair!r}; `hopflow config keys` lists them")
+        if key in keys:
+            raise ValueError(f"setting {key!r} is given twice")
+        keys[key] = text
+    return keys
+
+
+def _toml(value: str | int | float | bool) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _show_plan(built: "Built", plan: "Plan", json_file: Path | None) -> None:
+    from dataclasses import asdict
+
+    if json_file:
+        _write_json(json_file, asdict(plan))
+    rows = {
+        "parameters": f"{plan.parameters:,}",
+        "memory": f"about {terminal.size(plan.memory_bytes)}",
+        "a checkpoint": terminal.size(plan.checkpoint_bytes),
+        "text": f"{built.corpus.rows:,} sequences of {built.recipe.length}, {built.corpus.vocab_size:,} tokens known",
+        "tokens to train on": f"{plan.tokens:,} ({plan.epochs:.3g} epochs)",
+        "time": f"about {terminal.duration(plan.seconds)} on {built.recipe.device}",
+    }
+    if plan.ot_gain is not None:
+        rows["coupling"] = (
+            f"saves {plan.ot_gain:.2%} ± {plan.ot_gain_stderr:.2%} of the independent cost, "
+            f"{terminal.duration(plan.ot_seconds or 0)} each in one thread"
+        )
+    terminal.box(_console(), f"{built.recipe.name}, not trained", rows)
+
+
+def _show_run(run: "Run", what: str, recipe: "Recipe", json_file: Path | None) -> None:
+    last = run.last
+    if json_file:
+        _write_json(
+            json_file, {"run": str(run.path), "step": run.step, "recipe_hash": run.recipe_hash, "last": dict(last)}
+        )
+    rows = {"steps": f"{run.step:,}, {run.step * recipe.batch * recipe.length:,} tokens"}
+    if "seconds" in last:
+        rows["time"] = terminal.duration(last["seconds"])
+    if "loss" in last:
+        rows["loss"] = f"{last['loss']:.4f} nats per token"
+    for name, label in (("b0", "bound b0"), ("bn", "bound bn")):
+        if f"{name}_ppl" in last:
+            rows[label] = f"ppl {last[f'{name}_ppl']:.4g} ± {last[f'{name}_se']:.2g}, n={last[f'{name}_n']}"
+    if "nll" in last:
+        rows["held-out"] = f"{last['nll']:.4f} ± {last['nll_se']:.2g} nats per token, n={last['nll_n']}"
+    if "jumps" in last:
+        rows["jumps"] = f"{last['jumps']:.2f} ± {last['jumps_se']:.2g} per sample, n={last['jumps_n']}"
+    rows["folder"] = str(run.path)
+    rows["train longer"] = f"hopflow train {what} … steps={2 * run.step}"
+    terminal.box(_console(), "trained", rows)
 
 
 def parse_settings(pairs: list[str], readers: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
@@ -273,8 +442,8 @@ def main() -> None:
         if code == 130:  # typer's word for Ctrl-C
             raise KeyboardInterrupt
         sys.exit(code if isinstance(code, int) else OK)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail(INTERRUPTED, "interrupted")
+    except (KeyboardInterrupt, typer.Abort) as error:
+        _fail(INTERRUPTED, str(error) or "interrupted")
     except Exception as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
@@ -290,8 +459,8 @@ def diagnose(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError):
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return (USER if error.errno in USER_ERRNO else ENVIRONMENT), reason
-    if isinstance(error, MemoryError):
-        return ENVIRONMENT, "out of memory"
+    if isinstance(error, MemoryError) or _no_memory(error):
+        return ENVIRONMENT, "out of memory: try a smaller batch, accumulate=4 or recompute=true; what was saved is kept"
     if isinstance(error, ImportError) and not (error.name or "hopflow").startswith("hopflow"):
         return ENVIRONMENT, f"{error}\n{_how_to_install(error.name or '')}"
     where = "the traceback is above" if "--debug" in sys.argv else "run the command again with --debug"
@@ -299,6 +468,11 @@ def diagnose(error: Exception) -> tuple[int, str]:
         f"this is a bug in hopflow: {type(error).__name__}: {error}\n"
         f"please report it with the output of `hopflow doctor`; {where}"
     )
+
+
+def _no_memory(error: Exception) -> bool:
+    """torch says so in words on a CPU, and by a class of its own on a GPU."""
+    return type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
 
 
 def _how_to_install(module: str) -> str:

@@ -2,6 +2,8 @@
 
 from .build import Built, build
 from .paper import named, names
+from .plan import Plan, plan
 from .recipe import Recipe, from_toml
+from .resolve import resolve
 
-__all__ = ["Built", "Recipe", "build", "from_toml", "named", "names"]
+__all__ = ["Built", "Plan", "Recipe", "build", "from_toml", "named", "names", "plan", "resolve"]

@@ -4,7 +4,10 @@ The other way, a coupling per process over its own rows, is Pairing(…, share=S
 smaller batches transport less well, and the pairs depend on the number of processes.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +19,22 @@ from torch import Tensor
 from ..flow import Flow
 from .pairs import Pairing, Report
 from .shares import Share
+
+
+@contextmanager
+def launched(device: str) -> Iterator[None]:
+    """Join the processes that torchrun started, if it did; without it there is one, and nothing to do."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield
+        return
+    gpus = device in ("auto", "cuda") and torch.cuda.is_available()
+    if gpus:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if gpus else "gloo", timeout=timedelta(minutes=10))
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 class GlobalPairing:

@@ -88,6 +88,9 @@ class Settings:
 
 
 def nearest(word: str, known: list[str]) -> str:
+    """A hint at the known word that was meant, if there is one; optimizer.lr means lr."""
+    if (last := word.rpartition(".")[2]) in known:
+        return f"did you mean {last!r}?"
     near = difflib.get_close_matches(word.lower(), known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
 

@@ -1,0 +1,117 @@
+"""Plan: what a recipe will take, found out without training it."""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..couplings import Independent
+from ..training.loop import choose_device
+from ..training.pairs import Pairing
+from ..training.shares import Share
+from ..training.tasks import CausalTask, FlowTask, Task, embedding_table
+from ..training.trainer import Trainer
+from .build import Built
+from .recipe import Recipe
+
+OT_BATCHES = 8
+TRIED = 4
+"""Sequences of the steps that are timed; the whole batch is taken to need in proportion."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes, times and what the coupling will gain."""
+
+    parameters: int
+    memory_bytes: int
+    checkpoint_bytes: int
+    tokens: int
+    epochs: float
+    seconds: float
+    ot_gain: float | None
+    """Part of the independent cost that the coupling saves, over OT_BATCHES OT batches."""
+    ot_gain_stderr: float | None
+    ot_seconds: float | None
+    """Of one coupling, in one thread."""
+
+
+def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> Plan:
+    """Count, time two steps of a few sequences, and couple a few batches."""
+    recipe, model = built.recipe, built.model
+    model.to(choose_device(recipe.device))
+    parameters = sum(p.numel() for p in model.parameters())
+    table = embedding_table(model)
+    averages = parameters * bool(recipe.weight_ema) + (table.numel() if table is not None and recipe.ot_ema else 0)
+    progress("coupling a few batches")
+    gain, error, ot_seconds = _gain(built)
+    progress("timing a step")
+    seconds, activations = _try(built)
+    tokens = recipe.steps * recipe.batch * recipe.length
+    part = recipe.batch // recipe.accumulate
+    return Plan(
+        parameters,
+        4 * (4 * parameters + averages) + activations * part // TRIED,  # weights, gradients, two averages of AdamW
+        4 * (3 * parameters + averages),
+        tokens,
+        recipe.steps * recipe.batch / max(1, built.corpus.rows),
+        recipe.steps * seconds * recipe.batch / TRIED,
+        gain,
+        error,
+        ot_seconds,
+    )
+
+
+def _gain(built: Built) -> tuple[float | None, float | None, float | None]:
+    recipe, flow = built.recipe, built.flow
+    if flow is None or isinstance(flow.coupling, Independent):
+        return None, None, None
+    size = recipe.ot_batch or recipe.batch
+    pairing = Pairing(
+        flow,
+        lambda index: built.corpus.batch(recipe.seed, index * size, size),
+        length=recipe.length,
+        batch=size,
+        seed=recipe.seed,
+        workers=0,
+        ahead=0,
+    )
+    gains, seconds = [], []
+    with closing(pairing):
+        for step in range(OT_BATCHES):
+            pairing.step(step, embedding_table(built.model), built.model)
+            report = pairing.report(step)
+            gains.append(1 - report.cost / report.independent_cost if report.independent_cost else 0.0)
+            seconds.append(report.seconds_solved)
+    values = torch.tensor(gains, dtype=torch.float64)
+    return float(values.mean()), float(values.std()) / math.sqrt(OT_BATCHES), sum(seconds) / OT_BATCHES
+
+
+def _try(built: Built) -> tuple[float, int]:
+    """Seconds of a step of TRIED sequences, and the bytes that autograd keeps for it."""
+    small: Recipe = replace(built.recipe, batch=TRIED, accumulate=1, ot_batch=None, workers=0, compile=False)
+    flow = built.flow and replace(built.flow, coupling=Independent())
+    task: Task
+    if flow is None:
+        task = CausalTask(built.model, built.corpus, small, Share())  # type: ignore[arg-type]
+    else:
+        task = FlowTask(built.model, flow, built.corpus, small, Share())
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with closing(task):
+        trainer = Trainer(built.model, task, small, choose_device(small.device), Share())
+        with torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            trainer.update(0)
+        started = time.perf_counter()
+        trainer.update(1)
+        seconds = time.perf_counter() - started
+    weights = sum(kept.get(p.untyped_storage().data_ptr(), 0) for p in built.model.parameters())
+    return seconds, sum(kept.values()) - weights
