@@ -2,12 +2,14 @@
 
 A `Cost` knows two tokens, and a sequence costs the sum over its positions (Theorem 3.1 [theorem1]). A `SequenceCost`
 may look at whole sequences. What lives in a network and changes while it learns is handed in when a cost is computed:
-`embedding`, the table of its token embeddings, and `network` itself. A cost takes what it needs and ignores the rest.
+`embedding`, the table of its token embeddings, and `network` itself. A cost takes what it needs and ignores the rest;
+`reads` says which of the two it needs.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -53,6 +55,9 @@ class Split:
 
 class SequenceCost(ABC):
     """What it costs to lead a source sequence to a data sequence."""
+
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Of "embedding" and "network", what it cannot do without."""
 
     @abstractmethod
     def split(
@@ -162,6 +167,8 @@ class SquaredEmbedding(Cost):
     (relative error of an entry about 2^-9), products are summed in float32.
     """
 
+    reads: ClassVar[tuple[str, ...]] = ("embedding",)
+
     def dissimilarity(
         self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
     ) -> Float[Tensor, "*shape"]:
@@ -233,6 +240,7 @@ class OneStepLikelihood(SequenceCost):
     of x0, so that it is no token dissimilarity, and Theorem 3.1 [theorem1] says nothing about it.
     """
 
+    reads: ClassVar[tuple[str, ...]] = ("network",)
     batch: int = 64
 
     def split(
