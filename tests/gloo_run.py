@@ -15,9 +15,9 @@ from hopflow import Flow, Uniform
 from hopflow.training.distributed import GlobalPairing
 from hopflow.training.pairs import Pairing
 from hopflow.training.shares import Share
-from paired_runs import BATCH, COUPLINGS, LENGTH, OT_BATCH, VOCAB, rows, table
+from paired_runs import BATCH, COUPLINGS, LENGTH, OT_BATCH, VOCAB, Net, labels, rows, table
 
-KINDS = {"global": GlobalPairing, "rank": Pairing}
+KINDS = {"global": GlobalPairing, "grouped": GlobalPairing, "rank": Pairing}
 
 
 def main(folder: Path, rank: int, world: int, coupling: str, kind: str, start: int, end: int) -> None:
@@ -30,15 +30,20 @@ def main(folder: Path, rank: int, world: int, coupling: str, kind: str, start: i
     def batches(index):
         return share.take(rows(index), BATCH)
 
+    def groups(index):
+        return share.take(labels(index)[:, None], BATCH)[:, 0]
+
+    options |= {"groups": groups} if kind == "grouped" else {}
+
     sizes = {"length": LENGTH, "batch": BATCH, "ot_batch": OT_BATCH, "seed": 3}
     try:
-        with KINDS[kind](flow, batches, **sizes, workers=int(kind == "global"), **options) as paired:
+        with KINDS[kind](flow, batches, **sizes, workers=int(kind != "rank"), **options) as paired:
             saved = folder / "state.safetensors"
             paired.load_state_dict(load_file(saved) if start and rank == 0 and saved.exists() else {})
-            got = []
+            got, net = [], Net()
             for step in range(start, end):
                 bad = float("nan") if coupling == "embedded" and end > 100 and step >= 8 else 1.0
-                got.append(torch.stack(paired.step(step, table(step) * bad)))
+                got.append(torch.stack(paired.step(step, table(step) * bad, net.at(step))))
             if rank == 0:
                 save_file(paired.state_dict(), saved)
             save_file({"pairs": torch.stack(got)}, folder / f"{rank}.safetensors")

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import torch
 
-from hopflow import Coupling, ExactOT, Flow, Hamming, Independent, SinkhornOT, SquaredEmbedding, Uniform, Vocab
+from hopflow import (
+    Coupling,
+    ExactOT,
+    Flow,
+    Hamming,
+    Independent,
+    OneStepLikelihood,
+    SinkhornOT,
+    SquaredEmbedding,
+    Uniform,
+    Vocab,
+)
 from hopflow.couplings import Match
 from hopflow.training.pairs import Pairing
 from hopflow.training.streams import stream
@@ -27,6 +38,10 @@ class Slow(Coupling):
     then: Coupling = EMBEDDED
     seconds: float = 0.3
 
+    @property
+    def reads(self):
+        return self.then.reads
+
     def match(self, x0, x1, generator=None, *, embedding=None, network=None):
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         if spec is not None and spec.name == "hopflow.training.worker":
@@ -38,9 +53,9 @@ class Slow(Coupling):
 class Witness(Coupling):
     """Reports the table that it saw in place of a cost."""
 
+    reads = ("embedding",)
+
     def match(self, x0, x1, generator=None, *, embedding=None, network=None):
-        if embedding is None:
-            raise ValueError("no table")
         return Match(torch.arange(len(x0)), float(embedding[0, 0]), 0.0, 0.0, 0.0)
 
 
@@ -58,13 +73,38 @@ class Shuffled(Coupling):
         return replace(pairs, x1=x1.flip(0)) if self.also_data else pairs
 
 
+class Net(torch.nn.Module):
+    """A network whose weights are other ones at every step, and which notes in which mode it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(VOCAB.size, VOCAB.data)
+        self.drop = torch.nn.Dropout(0.5)
+        self.calls = []
+
+    def at(self, step: int) -> "Net":
+        with torch.no_grad():
+            self.embed.weight.copy_(table(step)[:, : VOCAB.data])
+        return self
+
+    def forward(self, xt, t):
+        self.calls.append((self.training, torch.is_grad_enabled(), t.unique().tolist()))
+        return self.drop(self.embed(xt)) + self.embed(xt).mean(1, keepdim=True)
+
+
+LEARNED = ExactOT(OneStepLikelihood(batch=16))
 PERMUTATIONS = {"independent": Independent(), "hamming": ExactOT(Hamming()), "embedded": EMBEDDED, "drawn": Shuffled()}
-COUPLINGS = {**PERMUTATIONS, "sinkhorn": SinkhornOT(SquaredEmbedding(), eps=0.05)}
+COUPLINGS = {**PERMUTATIONS, "learned": LEARNED, "sinkhorn": SinkhornOT(SquaredEmbedding(), eps=0.05)}
 
 
 def rows(index: int, ot_batch: int = OT_BATCH) -> torch.Tensor:
     """The data rows of an OT batch."""
     return torch.randint(0, VOCAB.data, (ot_batch, LENGTH), generator=stream(5, "data", index))
+
+
+def labels(index: int) -> torch.Tensor:
+    """A group for each data row of an OT batch; the last one has one row."""
+    return torch.randint(0, 3, (OT_BATCH,), generator=stream(7, "labels", index)).index_fill(0, torch.tensor(11), 3)
 
 
 def table(step: int) -> torch.Tensor:
@@ -85,7 +125,8 @@ def until_ready(paired: Pairing) -> Pairing:
 
 def run(paired: Pairing, steps) -> torch.Tensor:
     """(steps, 2, B, L)"""
-    return torch.stack([torch.stack(paired.step(step, table(step))) for step in steps])
+    net = Net()
+    return torch.stack([torch.stack(paired.step(step, table(step), net.at(step))) for step in steps])
 
 
 def plain(coupling: Coupling, steps, **options) -> torch.Tensor:

@@ -8,12 +8,14 @@ import torch
 import toys
 from hopflow import bounds, exact
 from hopflow.bounds import coupled_bound, coupled_number, kappa_bound, literal_second_bound, nll_bound
+from hopflow.costs import Hamming, OneStepLikelihood
 from hopflow.couplings import ExactOT, Independent
 from hopflow.draws import Count, Forced
 from hopflow.estimate import Estimate
 from hopflow.exact import Oracle, Space
 from hopflow.flow import Flow
 from hopflow.integrals import Rates
+from hopflow.ot import assignment
 from hopflow.predictions import Carry, Plain
 from hopflow.schedules import Cosine, Linear, Positional
 from hopflow.sources import BagOfWords
@@ -110,30 +112,27 @@ def test_the_unigram_control_variate_keeps_the_mean_and_lowers_the_draw_noise(na
     assert controlled.draw_stderr < 0.8 * plain.draw_stderr
 
 
-@pytest.mark.parametrize("name", ["uniform", "multimask"])
-def test_the_coupled_numbers_agree_with_enumeration_of_the_coupling(name):
+@pytest.mark.parametrize(
+    ("name", "cost"), [("uniform", Hamming()), ("multimask", Hamming()), ("multimask", OneStepLikelihood())], ids=str
+)
+def test_the_coupled_numbers_agree_with_enumeration_of_the_coupling(name, cost):
     """The coupled number over all batches of two source rows equals the oracle's under the law of the chosen rows."""
     flow = toys.oracle(name, data=2, length=1)
     rows = torch.tensor([[0], [1]])
-    chosen, _ = exact.chosen_rows(
-        flow.flow.source, rows, lambda x0, x1: torch.eye(2, dtype=torch.float64)[_order(x0, x1)]
-    )
+
+    def order(x0, x1):
+        return torch.eye(2, dtype=torch.float64)[assignment(cost.matrix(x0, x1, network=flow.model))]
+
+    chosen, _ = exact.chosen_rows(flow.flow.source, rows, order)
     joint = exact.Joint.of(flow.space, chosen.T / 2)
     target = exact.coupled(Oracle(flow.flow, torch.tensor([0.5, 0.5], dtype=torch.float64), 1, flow.model, joint))
     x1 = rows.repeat(150, 1)
-    number = coupled_number(flow.model, flow.flow, x1, ExactOT(), minibatch=2, draws=16, batch=4096)
-    bound = coupled_bound(flow.model, flow.flow, x1, ExactOT(), minibatch=2, draws=16, batch=4096)
+    number = coupled_number(flow.model, flow.flow, x1, ExactOT(cost), minibatch=2, draws=16, batch=4096)
+    bound = coupled_bound(flow.model, flow.flow, x1, ExactOT(cost), minibatch=2, draws=16, batch=4096)
     assert abs(number.nats - target) < 4 * number.stderr
     assert bound.nats == pytest.approx(number.nats + math.log(2))
     assert (number.is_bound, bound.is_bound) == (False, True)
     assert number.n == 150  # minibatches are the independent units
-
-
-def _order(x0: torch.Tensor, x1: torch.Tensor) -> torch.Tensor:
-    from hopflow.costs import Hamming
-    from hopflow.ot import assignment
-
-    return assignment(Hamming().matrix(x0, x1))
 
 
 def test_independent_pairs_make_the_coupled_number_a_bound():

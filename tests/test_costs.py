@@ -95,7 +95,7 @@ def test_sequences_without_positions_are_refused():
 
 @pytest.mark.parametrize("vocab", [3, costs.FEW_TOKENS, costs.FEW_TOKENS + 1, 2**24 + 3])
 def test_hamming_counts_alike_for_few_tokens_many_and_very_many(vocab, monkeypatch):
-    monkeypatch.setattr(costs, "CHUNK", 1000)  # several chunks
+    monkeypatch.setattr(costs, "CACHED", 1000)  # several chunks
     x0, x1 = rows(20, 33, vocab, 0), rows(17, 33, vocab, 1)
     x0[:, ::2] = vocab - 2
     x1[:, ::2] = vocab - rows(17, 17, 2, 2) - 2  # 2^24 and 2^24 + 1 are one number in float32
@@ -104,7 +104,7 @@ def test_hamming_counts_alike_for_few_tokens_many_and_very_many(vocab, monkeypat
 
 @pytest.mark.parametrize("cost", EXAMPLES, ids=name)
 def test_what_is_solved_is_the_cost_up_to_constants_of_rows_and_columns_and_pairs_pay_the_true_cost(cost, monkeypatch):
-    monkeypatch.setattr(costs, "CHUNK", 100)
+    monkeypatch.setattr(costs, "CACHED", 100)
     x0, x1, e = rows(20, 5, 7, 0), rows(20, 5, 7, 1), table(7)
     full, split = cost.matrix(x0, x1, e, network), cost.split(x0, x1, e, network)
     difference = (full - split.pairwise).double()
@@ -167,8 +167,30 @@ def test_the_error_of_a_rounded_table_is_that_of_its_rounding(dtype, bound):
     assert float((paid - exact.diagonal()).abs().max() / exact.max()) < bound
 
 
+@pytest.mark.parametrize("vocab", [3, 10, 32, 33, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_products_of_a_wide_table_with_few_tokens_are_those_of_the_table(vocab, dtype):
+    x0, x1, e = rows(12, 30, vocab, 0), rows(9, 30, vocab, 1), (5 + table(vocab, 64)).to(dtype)
+    by_hand = -2 * e[x1].flatten(1).double() @ e[x0].flatten(1).double().T
+    split = SquaredEmbedding().split(x0, x1, e)
+    assert split.pairwise.dtype == dtype
+    tolerance = 30 * torch.finfo(dtype).eps
+    assert float((split.pairwise - by_hand).abs().max() / by_hand.abs().max()) < tolerance
+    full = (
+        torch.cdist(e[x1].flatten(1).double(), e[x0].flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist")
+        ** 2
+    )
+    assert float((split.full() - full).abs().max() / by_hand.abs().max()) < tolerance
+
+
+def test_a_table_that_holds_nan_stays_a_nan_cost_when_it_is_narrowed():
+    e = table(3, 16)
+    e[1, 2] = torch.nan
+    assert SquaredEmbedding().matrix(rows(5, 4, 3, 0), rows(5, 4, 3, 1), e).isnan().any()
+
+
 def test_the_embedding_cost_needs_no_tensor_of_all_positions(monkeypatch):
-    monkeypatch.setattr(costs, "CHUNK", 5000)
+    monkeypatch.setattr(costs, "CACHED", 5000)
     n, length, width = 32, 64, 16
     x0, x1, e = rows(n, length, 50, 0), rows(n, length, 50, 1), table(50, width)
     with Allocations(x0, x1, e) as made:

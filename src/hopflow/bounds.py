@@ -263,7 +263,7 @@ class _Run:
             for rows in batches:
                 for _ in range(replicates):  # fresh source rows each time
                     x0 = self.flow.source.sample(*rows.shape, generator=generator, device=x1.device)
-                    pairs = coupling.pair(x0, rows, generator, embedding=embedding)
+                    pairs = coupling.pair(x0, rows, generator, embedding=embedding, network=self.model)
                     x0 = pairs.x0.repeat_interleave(strata, 0)
                     nats = self._integrate(rates, by, x0, pairs.x1, strata, generator).mean()
                     values.append(nats + with_information * pairs.information)

@@ -72,6 +72,11 @@ class Pairs:
 class Coupling(ABC):
     """A rule that pairs the source rows of a batch with its data rows."""
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Of "embedding" and "network", what `pair` must be given: what its cost reads."""
+        return ()
+
     @abstractmethod
     def match(
         self,
@@ -131,6 +136,10 @@ class Independent(Coupling):
 
     cost: SequenceCost = Hamming()
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.cost.reads
+
     def match(
         self,
         x0: Int[Tensor, "n L"],
@@ -149,6 +158,10 @@ class ExactOT(Coupling):
     """The permutation of least total cost over the batch. Alg. 1 [alg3]"""
 
     cost: SequenceCost = Hamming()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.cost.reads
 
     def match(
         self,
@@ -185,6 +198,10 @@ class SinkhornOT(Coupling):
     def __post_init__(self) -> None:
         if not (self.eps > 0 and math.isfinite(self.eps)):
             raise ValueError(f"eps must be positive and finite; got {self.eps}. For eps = 0 use ExactOT.")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.cost.reads
 
     def match(
         self,

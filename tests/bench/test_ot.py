@@ -66,7 +66,7 @@ def test_the_grids_hold_what_they_promise():
 
 
 def test_a_run_leaves_the_threads_of_torch_as_they_were(monkeypatch):
-    monkeypatch.setattr(bench, "measure", lambda case, seed, pot: [])
+    monkeypatch.setattr(bench, "measure", lambda case, split, pot: [])
     before = torch.get_num_threads()
     bench.run(n=2)
     assert torch.get_num_threads() == before

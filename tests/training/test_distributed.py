@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from hopflow.training.shares import Share
-from paired_runs import BATCH, COUPLINGS, LENGTH, OT_BATCH, pairing, plain, rows, table
+from paired_runs import BATCH, COUPLINGS, LENGTH, OT_BATCH, labels, pairing, plain, rows, table
 
 STEPS = range(14)
 
@@ -43,13 +43,20 @@ def test_a_global_coupling_is_the_same_for_two_processes_as_for_one(tmp_path, co
     assert torch.equal(pairs(tmp_path, 2), plain(COUPLINGS[coupling], STEPS))
 
 
+@pytest.mark.parametrize("coupling", ["learned", pytest.param("embedded", marks=pytest.mark.slow)])
+def test_so_is_one_within_groups_also_where_the_cost_reads_the_network(tmp_path, coupling):
+    gloo(tmp_path, 2, coupling, "grouped", end=6)
+    assert torch.equal(pairs(tmp_path, 2), plain(COUPLINGS[coupling], range(6), groups=labels))
+
+
 @pytest.mark.slow
-def test_a_global_run_resumes_on_another_number_of_processes(tmp_path):
+@pytest.mark.parametrize("coupling", ["embedded", "learned"])
+def test_a_global_run_resumes_on_another_number_of_processes(tmp_path, coupling):
     got = []
     for world, start, end in ((1, 0, 5), (2, 5, 8), (1, 8, 14)):
-        gloo(tmp_path, world, "embedded", start=start, end=end)
+        gloo(tmp_path, world, coupling, start=start, end=end)
         got.append(pairs(tmp_path, world))
-    assert torch.equal(torch.cat(got), plain(COUPLINGS["embedded"], STEPS))
+    assert torch.equal(torch.cat(got), plain(COUPLINGS[coupling], STEPS))
 
 
 @pytest.mark.slow

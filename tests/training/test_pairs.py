@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from dataclasses import make_dataclass
 from pathlib import Path
 
@@ -11,20 +12,23 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from hopflow import ExactOT, Hamming, Independent, OneStepLikelihood, Uniform
-from hopflow.training.pairs import Pairing, reads_table
+from hopflow import ExactOT, Hamming, Independent, SinkhornOT, SquaredEmbedding, Uniform
+from hopflow.training.pairs import Pairing
 from hopflow.training.streams import stream
 from paired_runs import (
     BATCH,
     COUPLINGS,
     EMBEDDED,
+    LEARNED,
     LENGTH,
     OT_BATCH,
     PERMUTATIONS,
     VOCAB,
+    Net,
     Shuffled,
     Witness,
     belongings,
+    labels,
     pairing,
     plain,
     rows,
@@ -117,21 +121,99 @@ def test_the_table_is_copied_as_it_is_when_it_is_handed_over():
             assert paired.report(step).cost == max(step // 4 - 2, 0) * 4
 
 
-def test_only_couplings_over_embeddings_ask_for_the_table():
-    assert {name: reads_table(coupling) for name, coupling in COUPLINGS.items()} == {
-        "independent": False,
-        "hamming": False,
-        "embedded": True,
-        "drawn": False,
-        "sinkhorn": True,
+def test_a_coupling_asks_for_what_its_cost_reads_and_for_no_more():
+    assert {name: coupling.reads for name, coupling in COUPLINGS.items()} == {
+        "independent": (),
+        "hamming": (),
+        "embedded": ("embedding",),
+        "drawn": (),
+        "learned": ("network",),
+        "sinkhorn": ("embedding",),
     }
-    with pairing(EMBEDDED) as paired, pytest.raises(ValueError, match="pass it at every step"):
-        paired.step(0)
+    with pairing(EMBEDDED) as paired, pytest.raises(ValueError, match="reads the embedding: pass it at every step"):
+        paired.step(0, None, Net())
+    with pairing(LEARNED) as paired, pytest.raises(ValueError, match="reads the network: pass it at every step"):
+        paired.step(0, table(0))
 
 
-def test_a_cost_that_reads_the_network_is_refused_before_the_run_starts():
-    with pytest.raises(ValueError, match=r"beside the training step.*network"):
-        pairing(ExactOT(OneStepLikelihood()))
+# --- costs that read the network
+
+
+def test_a_cost_that_reads_the_network_is_solved_in_place_with_the_weights_of_its_first_step():
+    before, net = belongings(), Net()
+    with pairing(LEARNED, workers=4, ahead=3) as paired:
+        assert belongings()["children"] == before["children"]
+        for step in range(9):
+            x0, x1 = paired.ot_pairs(step, None, net.at(step))
+            assert paired.report(step).in_place
+            if step % 4 == 0:
+                source = Uniform(VOCAB).sample(OT_BATCH, LENGTH, generator=stream(3, "source", step // 4))
+                expected = LEARNED.pair(source, rows(step // 4), network=net)
+            assert torch.equal(x0, expected.x0)
+            assert torch.equal(x1, expected.x1)
+            assert paired.report(step).cost == expected.cost < expected.independent_cost
+
+
+def test_the_network_rests_while_it_is_asked_and_is_asked_once_per_ot_batch():
+    net = Net()
+    with pairing(LEARNED) as paired:
+        for step in range(8):
+            paired.step(step, network=net.at(step))
+    assert net.training
+    assert net.drop.training
+    per_batch = 2 * OT_BATCH // LEARNED.cost.batch  # the matrix, then the chosen pairs
+    assert net.calls == [(False, False, [0.0])] * 2 * per_batch
+
+
+@pytest.mark.parametrize("start", [1, 3, 4, 8, 13])
+def test_a_run_whose_cost_reads_the_network_resumes_with_the_same_bits(start):
+    with pairing(LEARNED) as first:
+        run(first, range(start))
+        state = load(save(first.state_dict()))
+    assert sorted(state) == [f"{(start - 1) // 4}.numbers", f"{(start - 1) // 4}.x0"]
+    with pairing(LEARNED) as second:
+        second.load_state_dict(state)
+        assert torch.equal(run(second, range(start, 18)), plain(LEARNED, range(start, 18)))
+
+
+def test_an_ot_batch_that_failed_is_never_paired_with_later_weights():
+    bad = Net()
+    bad.embed.weight.data.fill_(torch.nan)
+    with pairing(LEARNED) as paired:
+        with pytest.raises(ValueError, match="NaN"):
+            paired.step(0, network=bad)
+        with pytest.raises(ValueError, match=r"network of step 0.*load_state_dict"):
+            paired.step(1, network=Net().at(1))
+        assert torch.equal(run(paired, STEPS), plain(LEARNED, STEPS))
+
+
+# --- groups
+
+
+@pytest.mark.parametrize(("name", "workers"), [("embedded", 1), ("sinkhorn", 2)])
+def test_grouped_pairs_are_bitwise_the_same_with_workers_as_in_place(name, workers):
+    with until_ready(pairing(COUPLINGS[name], workers=workers, groups=labels)) as paired:
+        got = run(paired, STEPS)
+        assert not paired.report(STEPS[-1]).in_place
+    assert torch.equal(got, plain(COUPLINGS[name], STEPS, groups=labels))
+    assert not torch.equal(got, plain(COUPLINGS[name], STEPS))
+
+
+@pytest.mark.parametrize("name", ["hamming", "learned"])
+def test_rows_pair_only_within_their_group_source_rows_by_their_position(name):
+    with pairing(COUPLINGS[name], groups=labels) as paired:
+        x0, x1 = paired.ot_pairs(0, None, Net())
+    source = Uniform(VOCAB).sample(OT_BATCH, LENGTH, generator=stream(3, "source", 0))
+    assert torch.equal(x1, rows(0))
+    assert len(labels(0).unique()) == 4
+    for label in labels(0).unique():
+        assert rows_of(x0[labels(0) == label]) == rows_of(source[labels(0) == label])
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(OT_BATCH - 1, dtype=torch.long), torch.zeros(OT_BATCH)])
+def test_groups_are_a_whole_number_per_row(bad):
+    with pairing(EMBEDDED, groups=lambda b: bad) as paired, pytest.raises(ValueError, match=r"groups\(0\) must give"):
+        paired.step(0, table(0))
 
 
 # --- every row once
@@ -190,7 +272,7 @@ def test_a_run_with_workers_resumes_five_times_with_the_same_bits():
 
 
 def test_a_missing_or_foreign_state_is_an_error_that_says_what_to_do():
-    with pairing(EMBEDDED) as paired, pytest.raises(ValueError, match=r"table of step 8.*load_state_dict"):
+    with pairing(EMBEDDED) as paired, pytest.raises(ValueError, match=r"embedding of step 8.*load_state_dict"):
         paired.step(17, table(17))
     with pairing(EMBEDDED) as paired:
         run(paired, range(3))
@@ -271,6 +353,21 @@ def test_a_value_error_in_a_worker_is_the_same_value_error_in_the_trainer(caplog
             errors.append(str(caught.value))
     assert errors[0] == errors[1]
     assert "an OT worker failed (ValueError" in caplog.text
+
+
+def test_what_a_worker_warns_of_is_warned_of_in_the_trainer_as_if_solved_there():
+    hasty = SinkhornOT(SquaredEmbedding(), eps=0.001, max_iterations=1)
+    found = []
+    for workers in (0, 1):
+        with until_ready(pairing(hasty, workers=workers)) as paired, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(paired, range(12))
+            assert paired.report(11).in_place == (workers == 0)
+            assert not paired.report(11).converged
+        found.append([(w.category, str(w.message)) for w in caught])
+    assert found[0] == found[1]
+    assert [category for category, _ in found[0]] == [RuntimeWarning] * 3
+    assert "marginal error" in found[0][0][1]
 
 
 # --- nothing left behind; after a plain close see above

@@ -13,6 +13,7 @@ from torch import Tensor
 from .. import ot
 from ..costs import Hamming, Split, SquaredEmbedding
 from ..sinkhorn import Plan, sinkhorn
+from ..training.problems import one_thread
 
 EPS = 0.01
 """Of the largest cost, for both Sinkhorns."""
@@ -76,23 +77,20 @@ def run(
 ) -> list[Row]:
     """Every solver on every case; Sinkhorn on the GPU as well, where there is one.
 
-    torch has one thread meanwhile: its threads wait for each other, and a process beside it then costs tenfold.
+    torch solves with one thread: its threads wait for each other, and a process beside it then costs tenfold.
     """
-    pot, threads = _pot(), torch.get_num_threads()
+    pot = _pot()
     rows: list[Row] = []
-    try:
-        torch.set_num_threads(1)
-        for case in grid(full, n):
-            progress(str(case))
-            rows += measure(case, seed, pot)
-    finally:
-        torch.set_num_threads(threads)
+    for case in grid(full, n):
+        progress(str(case))
+        split = problem(case, seed)  # the largest takes minutes, whatever solves it: all threads
+        with one_thread():
+            rows += measure(case, split, pot)
     return rows
 
 
-def measure(case: Case, seed: int, pot: Any) -> list[Row]:
+def measure(case: Case, split: Split, pot: Any) -> list[Row]:
     """All solvers on one case: POT with the full cost in float64, as it is called, ours with what couplings pass."""
-    split = problem(case, seed)
     full = split.full().double()
     independent, scale = float(full.mean()), split.max()
     mass, array = torch.full((case.n,), 1 / case.n, dtype=torch.float64).numpy(), full.numpy()

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from multiprocessing.connection import Connection, wait
@@ -20,7 +21,7 @@ from typing import Any
 from ..flow import Flow
 from .problems import Draw, Solution
 from .sheets import Sheet
-from .worker import HELLO, READY, UNUSABLE, torch_settings
+from .worker import HELLO, READY, UNUSABLE, Warned, torch_settings
 
 log = logging.getLogger("hopflow")
 
@@ -36,6 +37,15 @@ class Task:
     ticket: int
     draw: Draw
     sheet: Sheet
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A worker's solution, or why it has none, and what it warned of."""
+
+    solution: Solution | None = None
+    error: str = ""
+    warned: Warned = ()
 
 
 class Worker:
@@ -91,7 +101,7 @@ class Crew:
         self._tickets = itertools.count()
         self._due: set[int] = set()
         self._queue: dict[int, Task] = {}
-        self._answers: dict[int, tuple[str, Solution | None]] = {}
+        self._answers: dict[int, Answer] = {}
         self._flow = b""
         try:
             self._flow = _message((_bare(flow), torch_settings()))
@@ -124,10 +134,12 @@ class Crew:
                 self.sweep()
             else:
                 self._lose(holder, f"gave no answer for {self.patience:.3g} s")
-        error, solution = self._answers.pop(ticket, ("", None))
-        if error:
-            log.warning("an OT worker failed (%s): this coupling is solved in place", error)
-        return solution
+        answer = self._answers.pop(ticket, Answer())
+        if answer.error:
+            log.warning("an OT worker failed (%s): this coupling is solved in place", answer.error)
+        for category, text in answer.warned:  # as if it had been solved here
+            warnings.warn(text, category, stacklevel=2)
+        return answer.solution
 
     def forget(self, ticket: int) -> bool:
         """No answer is wanted any more; whether the sheet is free, which it is not while a worker may write to it."""
@@ -179,7 +191,7 @@ class Crew:
         if message == READY:
             worker.ready = True
             return
-        ticket, error, numbers = message
+        ticket, error, numbers, warned = message
         if ticket == UNUSABLE:
             self._retire(f"a worker cannot read the flow ({error}); define its classes in a module, not in the script")
             return
@@ -188,11 +200,11 @@ class Crew:
         if ticket not in self._due:
             return
         if numbers is None:
-            self._answers[ticket] = error, None
+            self._answers[ticket] = Answer(error=error)
             return
         solution = Solution.of(task.sheet.x0.clone(), numbers)
         self.slowest = max(self.slowest, solution.seconds)
-        self._answers[ticket] = "", solution
+        self._answers[ticket] = Answer(solution, warned=warned)
 
     def _lose(self, worker: Worker, why: str = "") -> None:
         self.workers.remove(worker)

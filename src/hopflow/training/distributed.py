@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..flow import Flow
+from ..network import Network
 from .pairs import Pairing, Report
 from .shares import Share
 
@@ -41,8 +42,10 @@ class GlobalPairing:
     """A Pairing whose OT batches span all processes. Given the same table, the pairs do not depend on their number.
 
     Every process calls it with the same steps and gives its own rows: `batches(b)` is `Share.here().take(…)` of the
-    global OT batch. Process 0 solves, with its table; `ot_batch` and `batch` count the rows of all processes. Token
-    ids travel at the first step of an OT batch only, on the CPU.
+    global OT batch, and `groups(b)` the labels of these rows. Process 0 solves, with its table and its network; the
+    network is called there alone, so hand over the module itself, not one that all processes must call together.
+    `ot_batch` and `batch` count the rows of all processes. Token ids travel at the first step of an OT batch only, on
+    the CPU.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class GlobalPairing:
         length: int,
         batch: int,
         ot_batch: int | None = None,
+        groups: Callable[[int], Int[Tensor, " n"]] | None = None,
         **options: Any,
     ) -> None:
         self.share = Share.here()
@@ -60,26 +64,27 @@ class GlobalPairing:
             raise ValueError(f"a batch of {batch} cannot be shared by {self.share.world} processes: take a multiple")
         # NCCL moves GPU tensors only
         self._group = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        self._batches, self._batch = batches, batch
+        self._batches, self._groups, self._batch = batches, groups, batch
         self._length, self._rows = length, (ot_batch or batch) // self.share.world
-        workers = {} if self.share.rank == 0 else {"workers": 0}  # the others only gather
-        self._pairing = Pairing(
-            flow, self._whole, length=length, batch=batch, ot_batch=ot_batch, **{**options, **workers}
-        )
+        if self.share.rank != 0:  # the others only gather
+            options |= {"workers": 0}
+        if groups is not None:
+            options |= {"groups": self._labels}
+        self._pairing = Pairing(flow, self._whole, length=length, batch=batch, ot_batch=ot_batch, **options)
         self._mine: dict[int, Tensor] = {}
         self._gathered: dict[int, Tensor] = {}
         self._x0: tuple[int, Tensor] | None = None
         self._state: dict[str, Tensor] = {}
 
     def step(
-        self, step: int, table: Float[Tensor, "V D"] | None = None
+        self, step: int, table: Float[Tensor, "V D"] | None = None, network: Network | None = None
     ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"]]:
         """This process's part of the flow batch of a step; see Pairing.step."""
         current, within = divmod(step, self._pairing.updates)
         window = range(current, current + self._pairing.ahead + 1)
         self._gather(window)
         self._restore(window)
-        solved, error = self._solve(step, table)
+        solved, error = self._solve(step, table, network)
         if self._x0 is None or self._x0[0] != current:
             self._x0 = current, self._scatter(current, solved, error)
         elif error is not None:
@@ -114,7 +119,10 @@ class GlobalPairing:
         self.close()
 
     def _whole(self, index: int) -> Int[Tensor, "n L"]:
-        return self._gathered.pop(index)
+        return self._gathered[index][:, : self._length]
+
+    def _labels(self, index: int) -> Int[Tensor, " n"]:
+        return self._gathered[index][:, self._length]
 
     def _restore(self, window: range) -> None:
         if self._state:
@@ -130,16 +138,21 @@ class GlobalPairing:
         for index in window:
             if index not in self._mine:
                 self._mine[index] = self._batches(index).to("cpu", torch.int64, copy=True)
-                parts = self._places() if self.share.rank == 0 else None
-                dist.gather(self._mine[index], parts, dst=0, group=self._group)
+                sent = self._mine[index]
+                if self._groups is not None:  # a label travels as one more column
+                    sent = torch.cat([sent, self._groups(index).to(sent)[:, None]], 1)
+                parts = [torch.empty_like(sent) for _ in range(self.share.world)] if self.share.rank == 0 else None
+                dist.gather(sent, parts, dst=0, group=self._group)
                 if parts is not None:
                     self._gathered[index] = self.share.join(parts, self._batch)
 
-    def _solve(self, step: int, table: Float[Tensor, "V D"] | None) -> tuple[Tensor | None, Exception | None]:
+    def _solve(
+        self, step: int, table: Float[Tensor, "V D"] | None, network: Network | None
+    ) -> tuple[Tensor | None, Exception | None]:
         if self.share.rank != 0:
             return None, None
         try:
-            return self._pairing.ot_pairs(step, table)[0], None
+            return self._pairing.ot_pairs(step, table, network)[0], None
         except Exception as error:  # the others wait for the pairs: they must hear of it
             return None, error
 
@@ -154,6 +167,3 @@ class GlobalPairing:
         parts = None if x0 is None else [part.contiguous() for part in self.share.split(x0, self._batch)]
         dist.scatter(mine, parts, src=0, group=self._group)
         return mine
-
-    def _places(self) -> list[Tensor]:
-        return [torch.empty(self._rows, self._length, dtype=torch.int64) for _ in range(self.share.world)]

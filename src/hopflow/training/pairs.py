@@ -4,6 +4,9 @@ Which table a coupling sees. OT batch b spans the steps b·m … (b+1)·m - 1, w
 embeddings sees, for OT batch b, the table as it was handed over at the first step of OT batch b - ahead, and that of
 step 0 for the first `ahead` of them. So `ahead` belongs to the recipe and the number of workers does not: the rule
 names steps, never what happened to be finished.
+
+A cost that reads the network itself (`coupling.reads`) is solved in place, at the first step of its OT batch and with
+the weights of that step, as if `ahead` were 0: weights do not travel to workers. Nothing hides it.
 """
 
 import time
@@ -16,8 +19,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..couplings import Coupling, Independent
+from ..couplings import Independent
 from ..flow import Flow
+from ..network import Network
 from .crew import Crew
 from .problems import Draw, Problem, Solution
 from .shares import Share
@@ -38,6 +42,7 @@ class Report:
     seconds_waited: float
     """By the training step, whether for a worker or for a solution in place."""
     in_place: bool
+    """Not by a worker: none was ready, one failed, or the cost reads the network, which only the trainer has."""
 
 
 @dataclass
@@ -54,8 +59,10 @@ class Job:
 class Pairing:
     """Flow batches (x0, x1) for the steps of a run, from OT batches that are coupled ahead of time.
 
-    `batches(b)` gives the data rows of OT batch b. `workers` and `timeout` only say how it runs: pairs are bitwise the
-    same for any number of workers, also when one dies or hangs. Use it as a context manager, so that nothing is left.
+    `batches(b)` gives the data rows of OT batch b, and `groups(b)` a label for each: rows then pair only within their
+    group. Source rows have no label; they are i.i.d., and row i of the OT batch is dealt to the group of data row i.
+    `workers` and `timeout` only say how it runs: pairs are bitwise the same for any number of workers, also when one
+    dies or hangs. Use it as a context manager, so that nothing is left.
     """
 
     def __init__(
@@ -71,14 +78,16 @@ class Pairing:
         ahead: int = 2,
         timeout: float = 120.0,
         share: Share = Share(),  # noqa: B008  (frozen)
+        groups: Callable[[int], Int[Tensor, " n"]] | None = None,
     ) -> None:
         self.flow, self.length, self.batch, self.ot_batch = flow, length, batch, ot_batch or batch
         _check(self.batch, self.ot_batch, workers, ahead, timeout, share)
         self.seed, self.share = seed, share
-        self.reads_table = reads_table(flow.coupling)
+        self.reads = flow.coupling.reads
         # nothing to hide: rows that meet as they come are drawn when they are due
-        self.ahead = 0 if isinstance(flow.coupling, Independent) else ahead
-        self._batches = batches
+        due = isinstance(flow.coupling, Independent) or "network" in self.reads
+        self.ahead = 0 if due else ahead
+        self._batches, self._groups = batches, groups
         self._jobs: dict[int, Job] = {}
         self._sheets: list[Sheet] = []
         self._closed = False
@@ -96,24 +105,25 @@ class Pairing:
         return sorted(self._jobs)
 
     def step(
-        self, step: int, table: Float[Tensor, "V D"] | None = None
+        self, step: int, table: Float[Tensor, "V D"] | None = None, network: Network | None = None
     ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"]]:
         """(x0, x1) of this step, on the CPU; `table` is the embedding table, or its average, before the step's update.
 
-        The table is read at the first step of an OT batch only, and copied: it may change afterwards.
+        The table and the network are read at the first step of an OT batch only, by costs that ask for them. The table
+        is copied and may change afterwards; the network is asked at once, at rest and on its own device.
         """
-        x0, x1 = self.ot_pairs(step, table)
+        x0, x1 = self.ot_pairs(step, table, network)
         rows = self.batch // self.share.world
         at = step % self.updates * rows
         return x0[at : at + rows], x1[at : at + rows]
 
     def ot_pairs(
-        self, step: int, table: Float[Tensor, "V D"] | None = None
+        self, step: int, table: Float[Tensor, "V D"] | None = None, network: Network | None = None
     ) -> tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]:
         """All pairs of the OT batch that this step belongs to."""
         if self._closed:
             raise RuntimeError("this Pairing is closed: make a new one for more steps")
-        current = self._open(step, table)
+        current = self._open(step, table, network)
         job = self._jobs[current]
         return self._solved(current).x0, job.problem.x1
 
@@ -130,12 +140,12 @@ class Pairing:
             self._crew.wait_until_ready()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What the pairs of later steps need besides the seed: the open OT batches, where their tables are past.
+        """What later pairs need besides the seed: the open OT batches, where their tables or weights are past.
 
         Source rows, not tables: for 100,000 tokens of width 768 a table is 200 times as large as an OT batch of 512.
         Waits for those that are being solved.
         """
-        if not self.reads_table:
+        if not self.reads:
             return {}
         state: dict[str, Tensor] = {}
         for index in self.prepared:
@@ -178,23 +188,25 @@ class Pairing:
     ) -> None:
         self.close()
 
-    def _open(self, step: int, table: Float[Tensor, "V D"] | None) -> int:
-        """Open the OT batches that this step's table, or the seed alone, makes possible."""
+    def _open(self, step: int, table: Float[Tensor, "V D"] | None, network: Network | None) -> int:
+        """Open the OT batches that this step's table or network, or the seed alone, makes possible."""
         if step < 0:
             raise ValueError(f"steps are counted from 0; got {step}")
         current, within = divmod(step, self.updates)
-        for index in [i for i in self._jobs if not current <= i <= current + self.ahead]:
-            self._drop(index)
         window = range(current, current + self.ahead + 1)
-        if self.reads_table:
+        for index, job in list(self._jobs.items()):
+            # a network still there could not be paired with: by now it may have other weights
+            if index not in window or job.problem.network is not None:
+                self._drop(index)
+        if self.reads:
             # each table serves the OT batch `ahead` later; the first one also those before it
             window = window[0 if step == 0 else self.ahead :] if within == 0 else range(0)
         for index in window:
             if index not in self._jobs:
-                self._jobs[index] = self._job(index, table)
+                self._jobs[index] = self._job(index, *self._asked(table, network))
         if current not in self._jobs:
             raise ValueError(
-                f"the pairs of step {step} need the embedding table of step "
+                f"the pairs of step {step} need the {' and the '.join(self.reads)} of step "
                 f"{max(current - self.ahead, 0) * self.updates}, which this Pairing has not seen: "
                 f"start at step 0, or load_state_dict() what the interrupted run saved"
             )
@@ -202,23 +214,29 @@ class Pairing:
             self._crew.sweep()
         return current
 
-    def _job(self, index: int, table: Float[Tensor, "V D"] | None) -> Job:
-        if not self.reads_table:
-            table = None
-        elif table is None:
-            raise ValueError(
-                f"{self.flow.coupling} reads the embedding table: pass it at every step, step(step, table)"
-            )
-        draw, x1 = self._draw(index), self._rows(index)
+    def _asked(
+        self, table: Float[Tensor, "V D"] | None, network: Network | None
+    ) -> tuple[Float[Tensor, "V D"] | None, Network | None]:
+        """What the coupling reads of these."""
+        for name, given in (("embedding", table), ("network", network)):
+            if name in self.reads and given is None:
+                raise ValueError(
+                    f"{self.flow.coupling} reads the {name}: pass it at every step, step(step, table, network)"
+                )
+        return table if "embedding" in self.reads else None, network if "network" in self.reads else None
+
+    def _job(self, index: int, table: Float[Tensor, "V D"] | None, network: Network | None) -> Job:
+        draw, x1, group = self._draw(index), self._rows(index), self._labels(index)
         if self._crew is None:
-            return Job(Problem(draw, x1, None if table is None else table.detach().to("cpu", copy=True)))
+            copy = None if table is None else table.detach().to("cpu", copy=True)
+            return Job(Problem(draw, x1, group, copy, network))
         shape = None if table is None else (table.shape[0], table.shape[1])
-        sheet = self._sheet(Layout(x1.shape[0], x1.shape[1], shape, torch.float32 if table is None else table.dtype))
-        sheet.x1.copy_(x1)
-        view = sheet.table
-        if view is not None and table is not None:
-            view.copy_(table.detach())
-        return Job(Problem(draw, x1, view), sheet, self._crew.submit(draw, sheet))
+        dtype = torch.float32 if table is None else table.dtype
+        sheet = self._sheet(Layout(x1.shape[0], x1.shape[1], group is not None, shape, dtype))
+        for place, content in ((sheet.x1, x1), (sheet.group, group), (sheet.table, table)):
+            if place is not None and content is not None:
+                place.copy_(content.detach())
+        return Job(Problem(draw, x1, group, sheet.table), sheet, self._crew.submit(draw, sheet))
 
     def _solved(self, index: int) -> Solution:
         job, started = self._jobs[index], time.perf_counter()
@@ -244,7 +262,7 @@ class Pairing:
                 waited,
                 in_place,
             )
-            job.problem = Problem(job.problem.draw, job.problem.x1)  # the table has done its work
+            job.problem = Problem(job.problem.draw, job.problem.x1)  # the rest has done its work
             self._free(job)
         return job.solution
 
@@ -280,17 +298,16 @@ class Pairing:
             )
         return rows.to("cpu", torch.int64, copy=True)
 
-
-def reads_table(coupling: Coupling) -> bool:
-    """The coupling asks for the embedding table; found by leaving it out once, on a single pair."""
-    row, reason = torch.zeros(1, 1, dtype=torch.int64), ""
-    for table in (None, torch.zeros(1, 1)):
-        try:
-            coupling.pair(row, row, torch.Generator(), embedding=table)
-            return table is not None
-        except ValueError as error:
-            reason = str(error)
-    raise ValueError(f"{coupling} cannot be solved beside the training step: {reason}")
+    def _labels(self, index: int) -> Int[Tensor, " n"] | None:
+        if self._groups is None:
+            return None
+        labels, wanted = self._groups(index), self.ot_batch // self.share.world
+        if tuple(labels.shape) != (wanted,) or labels.is_floating_point():
+            raise ValueError(
+                f"groups({index}) must give a whole number per data row of an OT batch, {wanted} in all; "
+                f"got {labels.dtype} of shape {tuple(labels.shape)}"
+            )
+        return labels.to("cpu", torch.int64, copy=True)
 
 
 def _check(batch: int, ot_batch: int, workers: int, ahead: int, timeout: float, share: Share) -> None:

@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..couplings import Pairs
 from ..flow import Flow
+from ..network import Network, home, resting
 from .shares import Share
 from .streams import stream
 
@@ -57,11 +59,16 @@ class Draw:
 
 @dataclass(frozen=True)
 class Problem:
-    """The data rows of an OT batch and, for costs that read it, the embedding table as it was for this batch."""
+    """The data rows of an OT batch, and what its coupling may read of them and of the model, as it was for this batch.
+
+    `group` holds a label per data row: rows pair only within a group, the source rows by their positions in the batch.
+    """
 
     draw: Draw
     x1: Int[Tensor, "n L"]
+    group: Int[Tensor, " n"] | None = None
     table: Float[Tensor, "V D"] | None = None
+    network: Network | None = None
 
     def solve(self, flow: Flow) -> Solution:
         """Draw the source rows and couple them."""
@@ -71,16 +78,15 @@ class Problem:
             draw.ot_batch, self.x1.shape[1], generator=stream(draw.seed, "source", draw.index)
         )  # (ot_batch, L)
         x0 = draw.share.take(every, draw.batch)  # (n, L)
-        generator = stream(draw.seed, "coupling", draw.index, draw.share.rank)
         with one_thread():
-            pairs = flow.coupling.pair(x0, self.x1, generator, embedding=self.table)
-        if not torch.equal(pairs.x1, self.x1):
+            pairs = self._pairs(flow, x0)
+        if not torch.equal(pairs.x1.cpu(), self.x1):
             raise ValueError(
                 f"{type(flow.coupling).__name__}.pair changed the data rows or their order; a coupling gives each "
                 f"data row one source row, in the order of the data rows"
             )
         return Solution(
-            pairs.x0,
+            pairs.x0.cpu(),
             pairs.cost,
             pairs.independent_cost,
             pairs.marginal_error,
@@ -88,6 +94,23 @@ class Problem:
             pairs.verdict.converged,
             time.perf_counter() - started,
         )
+
+    def _pairs(self, flow: Flow, x0: Int[Tensor, "n L"]) -> Pairs:
+        """Where the network is, if one is asked; it takes no gradient, and no dropout falls."""
+        generator = stream(self.draw.seed, "coupling", self.draw.index, self.draw.share.rank)
+        if self.network is None:
+            return flow.coupling.pair(x0, self.x1, generator, embedding=self.table, group=self.group)
+        there = home(self.network)
+        table = None if self.table is None else self.table.to(there)
+        with resting(self.network):
+            return flow.coupling.pair(
+                x0.to(there),
+                self.x1.to(there),
+                generator,
+                embedding=table,
+                network=self.network,
+                group=self.group,
+            )
 
 
 @contextmanager

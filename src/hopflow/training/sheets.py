@@ -12,22 +12,30 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tensors of one OT batch lie on a sheet: the data rows, the source rows that answer them, the table."""
+    """Where the tensors of one OT batch lie on a sheet: data rows, the source rows that answer, labels, the table."""
 
     rows: int
     length: int
+    grouped: bool = False
     table: tuple[int, int] | None = None
     dtype: torch.dtype = torch.float32
 
     @property
     def size(self) -> int:
         count = self.table[0] * self.table[1] if self.table else 0
-        return 2 * self._block + count * self.dtype.itemsize
+        return self.table_at + count * self.dtype.itemsize
 
     @property
-    def _block(self) -> int:
-        # whole cache lines: a product of unaligned rows may round differently
-        return -(-self.rows * self.length * torch.int64.itemsize // 64) * 64
+    def x0_at(self) -> int:
+        return _lines(self.rows * self.length)
+
+    @property
+    def group_at(self) -> int:
+        return 2 * self.x0_at
+
+    @property
+    def table_at(self) -> int:
+        return self.group_at + (_lines(self.rows) if self.grouped else 0)
 
 
 class Sheet:
@@ -45,33 +53,37 @@ class Sheet:
 
     @property
     def x1(self) -> Tensor:
-        return self._rows(0)
+        return self._ids(0, self.layout.length)
 
     @property
     def x0(self) -> Tensor:
         """Written by the worker only, so that what it leaves half-written is never read."""
-        return self._rows(self.layout._block)
+        return self._ids(self.layout.x0_at, self.layout.length)
+
+    @property
+    def group(self) -> Tensor | None:
+        return self._ids(self.layout.group_at, 1)[:, 0] if self.layout.grouped else None
 
     @property
     def table(self) -> Tensor | None:
         if self.layout.table is None:
             return None
-        flat = torch.frombuffer(
-            self._map,
-            dtype=self.layout.dtype,
-            count=self.layout.table[0] * self.layout.table[1],
-            offset=2 * self.layout._block,
-        )
+        count = self.layout.table[0] * self.layout.table[1]
+        flat = torch.frombuffer(self._map, dtype=self.layout.dtype, count=count, offset=self.layout.table_at)
         return flat.view(self.layout.table)
 
     def close(self) -> None:
         """Give up the descriptor; the memory itself goes with the last tensor that shows it."""
         self._closing()
 
-    def _rows(self, offset: int) -> Tensor:
-        count = self.layout.rows * self.layout.length
-        flat = torch.frombuffer(self._map, dtype=torch.int64, count=count, offset=offset)
-        return flat.view(self.layout.rows, self.layout.length)
+    def _ids(self, offset: int, width: int) -> Tensor:
+        flat = torch.frombuffer(self._map, dtype=torch.int64, count=self.layout.rows * width, offset=offset)
+        return flat.view(self.layout.rows, width)
+
+
+def _lines(count: int) -> int:
+    """Bytes for so many ids in whole cache lines: a product of unaligned rows may round differently."""
+    return -(-count * torch.int64.itemsize // 64) * 64
 
 
 def _anonymous(size: int) -> int:

@@ -6,6 +6,7 @@ unless that is guarded by `if __name__ == "__main__"`, and a forked one may not 
 
 import os
 import sys
+import warnings
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any
@@ -18,6 +19,8 @@ from .sheets import Sheet
 
 HELLO, READY = "hello", "ready"  # torch is imported; the flow is read
 UNUSABLE = -1  # in place of a ticket: the flow itself could not be read
+
+Warned = tuple[tuple[type[Warning], str], ...]
 
 
 def main() -> None:
@@ -36,7 +39,7 @@ def serve(connection: Connection, trainer: int) -> None:
         flow, settings = connection.recv()
     except (ImportError, AttributeError) as error:
         # a class of the user's main script: a worker has another main module
-        connection.send((UNUSABLE, f"{type(error).__name__}: {error}", None))
+        connection.send((UNUSABLE, f"{type(error).__name__}: {error}", None, ()))
         return
     adopt(settings)
     connection.send(READY)
@@ -49,16 +52,23 @@ def serve(connection: Connection, trainer: int) -> None:
         connection.send((ticket, *answer(flow, draw, Sheet(layout, recv_handle(connection)))))
 
 
-def answer(flow: Flow, draw: Draw, sheet: Sheet) -> tuple[str, tuple[float, ...] | None]:
-    """(error, numbers); the source rows are on the sheet."""
-    try:
-        solution = Problem(draw, sheet.x1, sheet.table).solve(flow)
-        sheet.x0.copy_(solution.x0)
-    except Exception as error:  # whatever it is, the trainer meets it again when it solves in place
-        return f"{type(error).__name__}: {error}", None
-    finally:
-        sheet.close()
-    return "", solution.numbers
+def answer(flow: Flow, draw: Draw, sheet: Sheet) -> tuple[str, tuple[float, ...] | None, Warned]:
+    """(error, numbers, warnings); the source rows are on the sheet."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")  # the trainer's filters decide which are shown
+        try:
+            solution = Problem(draw, sheet.x1, sheet.group, sheet.table).solve(flow)
+            sheet.x0.copy_(solution.x0)
+        except Exception as error:  # whatever it is, the trainer meets it again when it solves in place
+            return f"{type(error).__name__}: {error}", None, ()
+        finally:
+            sheet.close()
+    return "", solution.numbers, tuple((_built_in(w.category), str(w.message)) for w in caught)
+
+
+def _built_in(category: type[Warning]) -> type[Warning]:
+    """The nearest kind that every process knows."""
+    return next(kind for kind in category.__mro__ if kind.__module__ == "builtins")
 
 
 def torch_settings() -> dict[str, Any]:
