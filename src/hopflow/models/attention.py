@@ -27,9 +27,9 @@ def rotation(like: Float[Tensor, "B L D"], size: Size, start: int = 0) -> Rotati
     return angle.cos(), angle.sin()
 
 
-def rotated(x: Float[Tensor, "B H L W"], turn: Rotation) -> Float[Tensor, "B H L W"]:
+def rotated(x: Float[Tensor, "B L *heads W"], turn: Rotation) -> Float[Tensor, "B L *heads W"]:
     """Each pair (x_j, x_{j + W/2}) turned by its position, so that ⟨q_i, k_j⟩ depends on positions by i - j only."""
-    cos, sin = turn
+    cos, sin = (part.view(len(part), *[1] * (x.ndim - 3), -1) for part in turn)
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
@@ -55,8 +55,10 @@ class Attention(nn.Module):
         self.out = nn.Linear(size.width, size.width, bias=False)
 
     def forward(self, x: Float[Tensor, "B L D"], turn: Rotation, past: Past | None = None) -> Float[Tensor, "B L D"]:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (B, H, L, W) each
-        q, k = (rotated(part, turn).to(v.dtype) for part in (q, k))
+        queries_keys, values = self.qkv(x).unflatten(-1, (3, self.heads, -1)).split([2, 1], 2)  # (B, L, 2 | 1, H, W)
+        # both turned at once, before heads and positions change places: a fifth of a small network's time on a CPU
+        q, k = rotated(queries_keys, turn).to(values.dtype).permute(2, 0, 3, 1, 4)  # (B, H, L, W) each
+        v = values[:, :, 0].transpose(1, 2)
         out: Tensor = self.out(self.look(q, k, v, past).transpose(1, 2).flatten(2))
         return out
 

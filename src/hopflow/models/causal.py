@@ -52,7 +52,7 @@ class Causal(Stack):
         rows = max(1, CHUNK // self.vocab_size)
         pieces = zip(features.split(rows), tokens.split(rows), strict=True)
         nats = torch.cat([checkpoint(self._nats, *piece, use_reentrant=False) for piece in pieces]).view(x.shape)
-        return (nats if keep is None else nats * keep).sum(1)
+        return (nats if keep is None else torch.where(keep, nats, 0.0)).sum(1)
 
     def _nats(self, features: Tensor, tokens: Tensor) -> Tensor:
         logits = self.head(features)

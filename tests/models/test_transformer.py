@@ -1,0 +1,343 @@
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from cases import sample_at
+from hopflow import scores as scores_module
+from hopflow.costs import SquaredEmbedding
+from hopflow.flow import Flow
+from hopflow.models import SIZES, Size, Transformer
+from hopflow.models.attention import rotated, rotation
+from hopflow.network import resting
+from hopflow.objectives import EXAMPLES as OBJECTIVES
+from hopflow.objectives import NoisyCrossEntropy
+from hopflow.predictions import Evidence
+from hopflow.samplers import generate
+from hopflow.scores import Scores
+from hopflow.sources import MultiMask
+from hopflow.vocab import Vocab
+from toys import generator
+from unchecked import unchecked
+
+VOCAB = Vocab(data=5, masks=3)
+SMALL = Size(layers=2, width=8, heads=2)
+each_time = pytest.mark.parametrize("time", [True, False], ids=["timed", "timeless"])
+
+
+def model(time=True, size=SMALL, dropout=0.0, seed=0, **more) -> Transformer:
+    torch.manual_seed(seed)
+    return Transformer(VOCAB, size, dropout=dropout, time=time, **more).double()
+
+
+def awake(network, seed=1):
+    """With random numbers where training starts from zero: every part takes part."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            noise = torch.randn(parameter.shape, generator=generator(seed), dtype=torch.float64)
+            parameter += noise * parameter.shape[-1] ** -0.5  # no larger than it will be in use
+    return network
+
+
+def batch(rows=3, length=6, seed=2):
+    xt = torch.randint(VOCAB.size, (rows, length), generator=generator(seed))
+    return xt, torch.rand(rows, generator=generator(seed + 1), dtype=torch.float64)
+
+
+def parameters_by_hand(data, masks, layers, width, time=True):
+    embedding = (data + masks) * width
+    attention = width * 3 * width + width * width
+    perceptron = width * 4 * width + 4 * width + 4 * width * width + width
+    head = width * data + data
+    if not time:
+        return embedding + layers * (attention + perceptron + 2 * 2 * width) + 2 * width + head
+    clock = (256 * 128 + 128) + (128 * 128 + 128)
+    modulation = 6 * (128 * width + width)
+    return embedding + clock + layers * (attention + perceptron + modulation) + 2 * (128 * width + width) + head
+
+
+@each_time
+@pytest.mark.parametrize("size", SIZES)
+def test_a_network_has_the_parameters_that_one_counts_by_hand(size, time):
+    with torch.device("meta"):
+        network = Transformer(Vocab(1000, 500), size, time=time)
+    counted = sum(parameter.numel() for parameter in network.parameters())
+    assert counted == parameters_by_hand(1000, 500, SIZES[size].layers, SIZES[size].width, time)
+    assert counted == sum(value.numel() for value in network.state_dict().values())  # nothing else is stored
+
+
+def test_the_sizes_are_those_of_the_papers_and_of_a_laptop():
+    shapes = {name: (size.layers, size.width, size.heads) for name, size in SIZES.items()}
+    assert shapes == {"tiny": (3, 128, 4), "mini": (6, 384, 6), "small": (12, 768, 12), "medium": (24, 1024, 16)}
+
+
+def test_time_conditioning_adds_about_five_percent_to_the_papers_size():
+    plain, timed = (parameters_by_hand(50_257, 1, 12, 768, time) for time in (False, True))
+    assert 0.04 < timed / plain - 1 < 0.06  # App. C
+
+
+@each_time
+def test_a_new_network_finds_every_data_token_as_likely(time):
+    assert (model(time)(*batch()) == 0).all()
+
+
+@each_time
+def test_logits_are_over_data_tokens_and_embeddings_over_all(time):
+    network = awake(model(time))
+    xt, t = batch()
+    assert network(xt, t).shape == (*xt.shape, VOCAB.data)
+    assert network.features(xt, t).shape == (*xt.shape, SMALL.width)
+    assert network.table.shape == (VOCAB.size, SMALL.width)
+    assert network.table is network.embedding.weight
+    assert SquaredEmbedding().matrix(xt, xt, network.table).shape == (3, 3)
+
+
+@each_time
+def test_the_logits_are_the_head_of_the_features(time):
+    network = awake(model(time))
+    assert torch.equal(network(*batch()), network.head(network.features(*batch())))
+
+
+@each_time
+def test_gradients_reach_every_parameter_once_the_zeros_have_moved(time):
+    network = model(time)
+    xt, t = batch(8, 16)
+    adam = torch.optim.Adam(network.parameters(), 0.01)
+    reached = []
+    for _ in range(4):
+        adam.zero_grad()
+        cross_entropy(network(xt, t).flatten(0, 1), xt.flatten() % VOCAB.data).backward()
+        reached.append({name for name, p in network.named_parameters() if p.grad is not None and bool(p.grad.any())})
+        adam.step()
+    assert reached[0] == {"head.weight", "head.bias"}
+    assert reached[3] == dict(network.named_parameters()).keys()
+
+
+def test_a_timed_network_reads_the_clock_also_where_two_times_are_close():
+    network = awake(model())
+    xt, _ = batch(2)
+    at = [network(xt, torch.full((2,), t, dtype=torch.float64)) for t in (0.5, 0.501, 0.9)]
+    assert float((at[0] - at[1]).detach().abs().max()) > 1e-3
+    assert not torch.allclose(at[0], at[2])
+
+
+def test_a_timeless_network_ignores_the_clock():
+    network = awake(model(time=False))
+    xt, t = batch()
+    assert torch.equal(network(xt, t), network(xt, 1 - t))
+    assert torch.equal(network(xt, t), network(xt, t * torch.nan))
+
+
+@each_time
+def test_rows_of_a_batch_do_not_see_each_other(time):
+    network = awake(model(time))
+    xt, t = batch(4)
+    order = torch.tensor([2, 0, 3, 1])
+    torch.testing.assert_close(network(xt, t)[order], network(xt[order], t[order]), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(network(xt, t)[1:2], network(xt[1:2], t[1:2]), rtol=1e-12, atol=1e-12)
+
+
+@each_time
+def test_every_position_sees_every_other(time):
+    network = awake(model(time))
+    xt, t = batch(1)
+    before = network(xt, t)
+    for position in range(xt.shape[1]):
+        after = xt.clone()
+        after[0, position] = (xt[0, position] + 1) % VOCAB.size
+        assert bool((network(after, t) != before).any(-1).all())
+
+
+def test_only_the_distance_of_two_positions_matters():
+    q, k = (torch.randn(1, 1, 8, generator=generator(seed), dtype=torch.float64) for seed in (0, 1))
+    turn = rotation(torch.zeros(1, 1, 8, dtype=torch.float64).expand(1, 20, 8), Size(1, 8, 1))
+    at_q, at_k = rotated(q.expand(1, 20, 8), turn)[0], rotated(k.expand(1, 20, 8), turn)[0]
+    products = at_q @ at_k.T
+    for distance in range(-19, 20):
+        along = products.diagonal(distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-12, atol=1e-12)
+    assert len({round(float(products[0, j]), 6) for j in range(20)}) == 20  # and it does matter
+    torch.testing.assert_close(at_q.norm(dim=1), q[0].norm().expand(20))
+
+
+def test_a_rotation_may_start_anywhere_and_is_float32_at_least():
+    size = Size(1, 8, 2)
+    whole = rotation(torch.zeros(1, 30, 8, dtype=torch.bfloat16), size)
+    part = rotation(torch.zeros(1, 10, 8, dtype=torch.bfloat16), size, start=20)
+    assert whole[0].dtype == torch.float32
+    assert all(torch.equal(w[20:], p) for w, p in zip(whole, part, strict=True))
+
+
+@each_time
+def test_a_network_that_ignores_positions_would_fail_reversing_a_sequence_changes_more_than_its_order(time):
+    network = awake(model(time))
+    xt, t = torch.tensor([[0, 1, 2, 3, 4, 5]]), torch.tensor([0.5], dtype=torch.float64)
+    assert not torch.allclose(network(xt.flip(1), t).flip(1), network(xt, t))
+
+
+@each_time
+def test_the_gradient_of_a_network_is_its_derivative(time):
+    network = awake(model(time, Size(2, 4, 1)))
+    xt, t = batch(2, 3)
+    names, values = zip(*network.named_parameters(), strict=True)
+
+    def logits(*parameters):
+        return torch.func.functional_call(network, dict(zip(names, parameters, strict=True)), (xt, t)).tanh()
+
+    inputs = tuple(value.detach().clone().requires_grad_() for value in values)
+    assert torch.autograd.gradcheck(logits, inputs, fast_mode=True)
+
+
+@each_time
+def test_dropout_rests_in_evaluation_and_only_then(time):
+    network = awake(model(time, dropout=0.3))
+    assert not torch.equal(network(*batch()), network(*batch()))
+    network.eval()
+    assert torch.equal(network(*batch()), network(*batch()))
+    with resting(network.train()):
+        assert torch.equal(network(*batch()), awake(model(time)).eval()(*batch()))
+
+
+@each_time
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_recomputing_activations_changes_no_gradient(time, dropout):
+    def gradients(recompute):
+        network = awake(model(time, dropout=dropout, recompute=recompute))
+        torch.manual_seed(9)
+        (network(*batch()) ** 2).sum().backward()
+        return [parameter.grad for parameter in network.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(gradients(False), gradients(True), strict=True))
+
+
+def test_recomputing_keeps_less_for_the_backward_pass():
+    def kept(recompute):
+        network = awake(model(size=Size(8, 8, 2), recompute=recompute))
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+            network.features(*batch(4, 16))
+        return sum(x.numel() for x in saved if x.shape[0] == 4 and x.numel() >= 4 * 16 * SMALL.width)
+
+    assert kept(True) < kept(False) / 5
+
+
+@each_time
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_a_loss_from_features_and_head_is_that_from_logits_with_its_gradients(time, objective, monkeypatch):
+    monkeypatch.setattr(scores_module, "CHUNK", 4 * VOCAB.data)
+    source = MultiMask(VOCAB)
+    sample = sample_at(source, torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64), length=6)
+    assert isinstance(objective, NoisyCrossEntropy) or bool(source.vocab.is_data(sample.xt).any())
+    network = awake(model(time))
+
+    def loss(scores):
+        value = objective(scores, sample).sum()
+        return value.detach(), torch.autograd.grad(value, list(network.parameters()))
+
+    whole = loss(Scores.from_logits(network(sample.xt, sample.t), sample, Evidence(), source))
+    features = network.features(sample.xt, sample.t)
+    chunked = loss(Scores.from_head(features, network.head, sample, Evidence(), source))
+    torch.testing.assert_close(chunked, whole, rtol=1e-10, atol=1e-12)
+
+
+@each_time
+def test_the_same_seed_gives_the_same_network_and_another_seed_another(time):
+    one, same, other = model(time), model(time), model(time, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    assert not torch.equal(one.table, other.table)
+
+
+@each_time
+@pytest.mark.parametrize(("rows", "length"), [(1, 1), (2, 1), (1, 33)])
+def test_any_length_and_any_batch_will_do(time, rows, length):
+    assert awake(model(time))(*batch(rows, length)).isfinite().all()
+
+
+def test_int32_tokens_are_read_like_int64():
+    network = awake(model())
+    xt, t = batch()
+    assert torch.equal(network(xt.int(), t), network(xt, t))
+
+
+@pytest.mark.parametrize(
+    "xt",
+    [torch.zeros(2, 0, dtype=torch.long), torch.zeros(2, 3), torch.zeros(3, dtype=torch.long), torch.ones(2, 3) > 0],
+    ids=["length 0", "floats", "one row", "bools"],
+)
+def test_what_is_no_batch_of_tokens_is_refused(xt):
+    with pytest.raises(ValueError, match=r"token ids, int64 or int32 of shape \(B, L\)"):
+        unchecked(Transformer.features)(model(), xt, torch.zeros(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("name", "near"), [("smal", "small"), ("Tiny", "tiny"), ("gigantic", None)])
+def test_an_unknown_size_is_refused_with_the_nearest(name, near):
+    with pytest.raises(ValueError, match=f"did you mean '{near}'" if near else "Sizes: tiny, mini, small, medium"):
+        Transformer(VOCAB, name)
+
+
+@pytest.mark.parametrize("numbers", [(0, 8, 2), (1, 0, 1), (1, 8, 0), (1, 8, 3), (1, 6, 2), (10**9, 8, 2), (1, 8, -2)])
+def test_an_impossible_size_is_refused(numbers):
+    with pytest.raises(ValueError):
+        Size(*numbers)
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
+def test_an_impossible_dropout_is_refused(dropout):
+    with pytest.raises(ValueError, match="dropout"):
+        Transformer(VOCAB, SMALL, dropout=dropout)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_half_precision_stays_near_double(dtype):
+    network = awake(model())
+    exact = network(*batch())
+    xt, t = batch()
+    low = copy.deepcopy(network).to(dtype)(xt, t.float())
+    assert low.dtype == dtype
+    error = (low.double() - exact).norm() / exact.norm()
+    assert error < (1e-5 if dtype == torch.float32 else 0.05)
+
+
+def test_under_autocast_logits_are_bf16_and_the_stream_of_features_float32():
+    network = awake(model()).float()
+    xt, t = batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert network(xt, t.float()).dtype == torch.bfloat16
+        assert network.features(xt, t.float()).dtype == torch.float32
+
+
+def test_a_network_generates():
+    out = generate(awake(model()), Flow(MultiMask(VOCAB)), n=4, length=7, steps=5)
+    assert bool(VOCAB.is_data(out.tokens).all())
+
+
+COMPILED = """
+import torch
+from hopflow.models import Causal, Size, Transformer
+from hopflow.vocab import Vocab
+
+def compare(network, *inputs):
+    torch._dynamo.reset()
+    whole = torch.compile(network, backend="eager", fullgraph=True)
+    for train in (True, False):
+        for length in (6, 9):  # also after a change of shape
+            network.train(train)
+            at = [x[:, :length] if x.ndim == 2 else x for x in inputs]
+            torch.testing.assert_close(whole(*at), network(*at))
+            whole(*at).sum().backward()
+
+torch.manual_seed(0)
+x, t, size = torch.randint(8, (3, 9)), torch.rand(3), Size(2, 8, 2)
+compare(Transformer(Vocab(5, 3), size, dropout=0.0), x, t)
+compare(Transformer(Vocab(5, 3), size, dropout=0.0, time=False, recompute=True), x, t)
+compare(Causal(8, size, dropout=0.0), x)
+"""
+
+
+def test_every_network_compiles_without_a_graph_break():
+    # in a process of its own: the checks of shapes in the tests are Python that no graph can hold
+    run = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
