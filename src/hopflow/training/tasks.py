@@ -140,18 +140,19 @@ class FlowTask(Task):
         self.table: Tensor | None = None
         """What the OT cost reads in place of the network's own embedding table, such as its average."""
         self._waited = 0.0
-        several = share.world > 1 and not isinstance(flow.coupling, Independent)
-        self._pairing: Any = (GlobalPairing if several else Pairing)(
-            flow,
-            self._rows,
-            length=corpus.length,
-            batch=settings.batch,
-            ot_batch=settings.ot_batch,
-            seed=settings.seed,
-            workers=settings.workers,
-            ahead=settings.ahead,
-            **({} if several else {"share": share}),
-        )
+        shared: dict[str, Any] = {
+            "length": corpus.length,
+            "batch": settings.batch,
+            "ot_batch": settings.ot_batch,
+            "seed": settings.seed,
+            "workers": settings.workers,
+            "ahead": settings.ahead,
+        }
+        self._pairing: Pairing | GlobalPairing
+        if share.world > 1 and not isinstance(flow.coupling, Independent):
+            self._pairing = GlobalPairing(flow, self._rows, **shared)
+        else:
+            self._pairing = Pairing(flow, self._rows, share=share, **shared)
 
     def batch(self, step: int) -> Batch:
         seed, size, length = self.settings.seed, self.settings.batch, self.corpus.length
@@ -201,8 +202,7 @@ class FlowTask(Task):
         return found
 
     def state_dict(self) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self._pairing.state_dict()
-        return state
+        return self._pairing.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._pairing.load_state_dict(state)
