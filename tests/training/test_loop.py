@@ -1,0 +1,367 @@
+"""Training: what it learns, and that stopping changes nothing."""
+
+import json
+import math
+
+import pytest
+import torch
+from texts import Letters
+from torch import nn
+
+import hopflow as hf
+from hopflow.models import Causal, Size, Transformer
+from hopflow.training import checkpoint
+from hopflow.training.loop import train
+from hopflow.training.metrics import read
+from hopflow.training.settings import Settings
+from hopflow.training.trainer import NotFinite
+
+QUICK = {"workers": 0, "log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "warmup": 2, "lr": 1e-3}
+SMALL = Size(layers=1, width=32, heads=2)
+
+COUPLINGS = {
+    "independent": hf.Independent(),
+    "exact": hf.ExactOT(hf.SquaredEmbedding()),
+    "sinkhorn": hf.SinkhornOT(hf.Hamming(), eps=0.05),
+}
+
+
+def network(vocab, dropout=0.1):
+    torch.manual_seed(0)
+    return Transformer(vocab, SMALL, dropout=dropout)
+
+
+def run(out, steps, corpus=None, source=hf.MultiMask, coupling="independent", **keys):
+    corpus = corpus or Letters()
+    flow = hf.Flow(source.fit(corpus.counts), coupling=COUPLINGS[coupling])
+    return train(network(flow.vocab), flow, corpus, out=out, steps=steps, batch=8, **{**QUICK, **keys})
+
+
+def losses(folder):
+    return [row["loss"] for row in read(folder / "metrics.jsonl")]
+
+
+def weights(folder):
+    return checkpoint.latest(folder / "checkpoints").groups
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(
+        torch.equal(tensor, other[group][name]) for group in one for name, tensor in one[group].items()
+    )
+
+
+@pytest.mark.parametrize("averaged", [False, True], ids=["plain", "averages"])
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_a_resumed_run_equals_one_that_was_never_stopped_to_the_bit(tmp_path, coupling, averaged):
+    keys = {"coupling": coupling, "ot_batch": 16, "save_every": 3}
+    keys |= {"weight_ema": 0.99, "ot_ema": 0.999} if averaged else {}
+    run(tmp_path / "whole", 14, **keys)
+    # 40 rows in batches of 8: an epoch ends after 5 steps; an OT batch lasts 2
+    for steps in (1, 4, 5, 9, 10, 14):
+        run(tmp_path / "parts", steps, **keys)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("averaged", [False, True], ids=["plain", "averages"])
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_two_hundred_steps_resumed_many_times_are_equal_to_the_bit(tmp_path, coupling, averaged):
+    keys = {"coupling": coupling, "ot_batch": 16, "save_every": 7, "workers": 1}
+    keys |= {"weight_ema": 0.99, "ot_ema": 0.999} if averaged else {}
+    run(tmp_path / "whole", 200, **keys)
+    for steps in (1, 2, 3, 5, 6, 40, 41, 100, 101, 200):
+        run(tmp_path / "parts", steps, **keys)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+def test_a_run_that_lost_its_last_checkpoint_repeats_the_same_steps(tmp_path):
+    run(tmp_path, 6, save_every=2)
+    before = losses(tmp_path)
+    (tmp_path / "checkpoints" / "step-000000006" / "model.safetensors").write_bytes(b"")
+    with pytest.warns(RuntimeWarning, match="going back"):
+        run(tmp_path, 6, save_every=2)
+    assert losses(tmp_path) == before
+
+
+def test_workers_change_nothing(tmp_path):
+    for workers in (0, 1):
+        run(tmp_path / str(workers), 5, coupling="exact", workers=workers)
+    assert losses(tmp_path / "0") == losses(tmp_path / "1")
+
+
+def test_the_first_loss_is_that_of_a_network_that_knows_nothing_but_the_path(tmp_path):
+    """A new network's logits are all 0: under masks it says 1/6 for a masked letter and is sure of the others."""
+    run(tmp_path, 1, source=hf.Mask, weight_ema=0.0, seed=3)
+    corpus, settings = Letters(), Settings(steps=1, batch=8, seed=3)
+    from hopflow.training.shares import Share
+    from hopflow.training.tasks import FlowTask
+
+    flow = hf.Flow(hf.Mask.fit(corpus.counts))
+    task = FlowTask(network(flow.vocab), flow, corpus, settings, Share())
+    x0, x1, t, u = task.batch(0)
+    noisy = (u < 1 - t[:, None]).double().mean()
+    task.close()
+    assert losses(tmp_path)[0] == pytest.approx(float(noisy) * math.log(6), rel=1e-5)
+
+
+def test_a_tiny_network_learns_one_batch_by_heart(tmp_path):
+    corpus = Letters(rows=8)
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
+    run = train(
+        network(flow.vocab, dropout=0.0),
+        flow,
+        corpus,
+        out=tmp_path,
+        steps=250,
+        batch=8,
+        **{**QUICK, "lr": 1e-2, "log_every": 5},
+    )
+    # at t near 0 nothing tells the eight rows apart: what is left is at most log 8 of each sequence
+    late = losses(tmp_path)[-10:]
+    assert sum(late) / len(late) < 0.6 * math.log(8) / 12 * 2
+    assert run.last["loss"] < losses(tmp_path)[0] / 4
+
+
+def test_the_network_that_is_kept_is_the_average(tmp_path):
+    run(tmp_path, 3, weight_ema=0.5)
+    groups = weights(tmp_path)
+    assert not torch.equal(groups["model"]["head.weight"], groups["train"]["head.weight"])
+
+
+def test_times_of_a_batch_are_stratified_and_every_sample_is_keyed_by_its_place(tmp_path):
+    corpus = Letters()
+    run(tmp_path, 3, corpus)
+    assert [(start, count) for _, start, count in corpus.asked] == [(0, 8), (8, 8), (16, 8)]
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(tmp_path):
+    for parts in (1, 4):
+        run(tmp_path / str(parts), 3, accumulate=parts, source=hf.Mask, dropout_free=None) if False else None
+        corpus = Letters()
+        flow = hf.Flow(hf.Mask.fit(corpus.counts))
+        train(
+            network(flow.vocab, dropout=0.0),
+            flow,
+            corpus,
+            out=tmp_path / str(parts),
+            steps=3,
+            batch=8,
+            accumulate=parts,
+            **QUICK,
+        )
+    assert losses(tmp_path / "1") == pytest.approx(losses(tmp_path / "4"), rel=1e-5)
+
+
+def test_padding_carries_no_loss(tmp_path):
+    corpus = Letters(padded=True)
+    run(tmp_path, 2, corpus, source=hf.Mask)
+    row = read(tmp_path / "metrics.jsonl")[0]
+    keep = corpus.keep(0, 0, 8)
+    from hopflow.training.streams import stream
+
+    u = torch.rand(8, 12, dtype=torch.float64, generator=stream(0, "path", 0))
+    from hopflow.draws import stratified
+
+    t = stratified(1, 8, stream(0, "time", 0))[0][torch.randperm(8, generator=stream(0, "times", 0))]
+    noisy = (u < 1 - t[:, None]) & keep
+    assert row["loss"] == pytest.approx(float(noisy.sum() / keep.sum()) * math.log(6), rel=1e-5)
+
+
+def test_a_look_at_held_out_text_reports_a_bound_jumps_and_samples(tmp_path):
+    out = run(tmp_path, 2, eval_rows=8, eval_samples=3, eval_steps=4, weight_ema=0.9)
+    assert out.last["b0_n"] == 8
+    assert out.last["b0_ppl"] > 1
+    assert out.last["b0_se"] > 0
+    assert out.last["jumps"] == 12  # every position leaves its mask once
+    lines = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [len(line["text"]) for line in lines] == [12, 12, 12]
+
+
+def test_a_network_that_goes_on_redrawing_is_bounded_for_the_steps_it_is_sampled_with(tmp_path):
+    corpus = Letters()
+    flow = hf.Flow(hf.Uniform.fit(corpus.counts), prediction=hf.Plain())
+    out = train(network(flow.vocab), flow, corpus, out=tmp_path, steps=1, batch=8, **{**QUICK, "eval_rows": 4})
+    assert out.last["bn_n"] == 4
+
+
+def test_a_causal_network_learns_without_a_flow(tmp_path):
+    torch.manual_seed(0)
+    corpus = Letters()
+    out = train(
+        Causal(6, SMALL, dropout=0.0),
+        None,
+        corpus,
+        out=tmp_path,
+        steps=60,
+        batch=8,
+        **{**QUICK, "lr": 1e-2, "eval_rows": 8, "eval_samples": 2},
+    )
+    assert losses(tmp_path)[0] == pytest.approx(math.log(6), rel=0.3)
+    assert out.last["nll"] < 0.9
+    assert out.last["nll_n"] == 8
+
+
+class Own(nn.Module):
+    """Somebody's own network: no table, no features, no head."""
+
+    def __init__(self, vocab, poison_at=None):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(vocab.size, 8), nn.Linear(8, vocab.data)
+        self.calls, self.poison_at = 0, poison_at
+
+    def forward(self, xt, t):
+        self.calls += self.training
+        value = self.out(self.embed(xt))
+        return value * float("nan") if self.calls - 1 == self.poison_at else value
+
+
+def test_any_module_can_be_trained(tmp_path):
+    corpus = Letters()
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts), coupling=hf.ExactOT(hf.Hamming()))
+    out = train(Own(flow.vocab), flow, corpus, out=tmp_path, steps=3, batch=8, **QUICK)
+    assert out.step == 3
+
+
+def test_a_module_without_a_table_cannot_serve_a_cost_that_reads_one(tmp_path):
+    corpus = Letters()
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts), coupling=hf.ExactOT(hf.SquaredEmbedding()))
+    with pytest.raises(ValueError, match="table"):
+        train(Own(flow.vocab), flow, corpus, out=tmp_path, steps=3, batch=8, **QUICK)
+
+
+@pytest.mark.parametrize("step", [0, 3, 4])
+def test_a_loss_that_is_not_a_number_stops_before_the_update(tmp_path, step):
+    corpus = Letters()
+    flow = hf.Flow(hf.Mask.fit(corpus.counts))
+    torch.manual_seed(0)
+    train(Own(flow.vocab), flow, corpus, out=tmp_path / "good", steps=step or 1, batch=8, **QUICK)
+    torch.manual_seed(0)
+    bad = Own(flow.vocab, poison_at=step)
+    with pytest.raises(NotFinite, match=f"at step {step}"):
+        train(bad, flow, corpus, out=tmp_path / "bad", steps=6, batch=8, **QUICK)
+    found = checkpoint.latest(tmp_path / "bad" / "checkpoints")
+    assert found.step == step
+    if step:
+        assert equal({"model": found.groups["model"]}, {"model": weights(tmp_path / "good")["model"]})
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in found.groups["model"].values())
+    dumped = json.loads((tmp_path / "bad" / f"not-finite-{step}.json").read_text())
+    assert dumped["samples"] == [step * 8, step * 8 + 8]
+    assert torch.equal(torch.tensor(dumped["x1"]), corpus.batch(0, step * 8, 8))
+
+
+def test_the_random_state_of_the_caller_is_left_alone(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    corpus = Letters()
+    flow = hf.Flow(hf.Mask.fit(corpus.counts))
+    model = network(flow.vocab)
+    torch.manual_seed(5)
+    train(model, flow, corpus, out=tmp_path, steps=2, batch=8, **QUICK)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_finished_run_says_so_and_takes_no_step(tmp_path):
+    run(tmp_path, 3)
+    again = run(tmp_path, 3)
+    assert again.step == 3
+    assert again.last["loss"] == losses(tmp_path)[-1]
+    assert len(losses(tmp_path)) == 3
+
+
+def test_fewer_steps_than_were_taken_are_refused(tmp_path):
+    run(tmp_path, 4)
+    with pytest.raises(ValueError, match="has taken 4 steps already"):
+        run(tmp_path, 2)
+
+
+CHANGES = [
+    ("lr", 2e-3, True),
+    ("batch", 16, True),
+    ("ot_batch", 16, True),
+    ("ot_ema", 0.9, True),
+    ("weight_ema", 0.9, True),
+    ("ahead", 1, True),
+    ("warmup", 3, True),
+    ("rate", "cosine", True),
+    ("beta1", 0.8, True),
+    ("beta2", 0.99, True),
+    ("adam_eps", 1e-6, True),
+    ("weight_decay", 0.1, True),
+    ("clip", 0.5, True),
+    ("seed", 1, True),
+    ("steps", 3, False),
+    ("accumulate", 2, False),
+    ("log_every", 2, False),
+    ("save_every", 2, False),
+    ("keep", 1, False),
+    ("eval_rows", 2, False),
+    ("deterministic", True, False),
+    ("precision", "float32", False),
+    ("device", "cpu", False),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "refused"), CHANGES, ids=[key for key, _, _ in CHANGES])
+def test_a_run_goes_on_only_if_what_is_learned_stays(tmp_path, key, value, refused):
+    corpus = Letters()
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
+    keys = {"steps": 2, "batch": 8, **QUICK}
+    train(network(flow.vocab), flow, corpus, out=tmp_path, **keys)
+    changed = {**keys, "steps": 3, key: value} if key != "rate" else {**keys, key: value}
+    if refused:
+        with pytest.raises(ValueError, match=f"{key}: "):
+            train(network(flow.vocab), flow, corpus, out=tmp_path, **changed)
+    else:
+        assert train(network(flow.vocab), flow, corpus, out=tmp_path, **changed).step == 3
+
+
+def test_another_flow_another_text_and_another_network_are_refused(tmp_path):
+    run(tmp_path, 1)
+    with pytest.raises(ValueError, match=r"flow\.coupling"):
+        run(tmp_path, 1, coupling="exact")
+    with pytest.raises(ValueError, match=r"data\.rows"):
+        run(tmp_path, 1, Letters(rows=41))
+    corpus = Letters()
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
+    with pytest.raises(ValueError, match=r"model\.weights"):
+        train(Transformer(flow.vocab, Size(1, 64, 2)), flow, corpus, out=tmp_path, steps=1, batch=8, **QUICK)
+
+
+def test_a_fresh_run_takes_another_folder_and_deletes_nothing(tmp_path):
+    first = run(tmp_path / "run", 2)
+    before = losses(first.path)
+    second = run(tmp_path / "run", 1, fresh=True)
+    assert second.path.name == "run-2"
+    assert losses(first.path) == before
+
+
+def test_a_text_of_another_vocabulary_is_refused(tmp_path):
+    flow = hf.Flow(hf.MultiMask.fit(torch.ones(7)))
+    with pytest.raises(ValueError, match="another tokenizer"):
+        train(network(flow.vocab), flow, Letters(), out=tmp_path, steps=1, batch=8, **QUICK)
+
+
+def test_an_unknown_key_is_named_with_the_nearest_one(tmp_path):
+    with pytest.raises(ValueError, match="did you mean 'weight_ema'"):
+        run(tmp_path, 1, wieght_ema=0.9)
+    with pytest.raises(ValueError, match="did you mean 'lr'"):
+        Settings.of({"optimizer.lr": 1})
+
+
+def test_the_logger_hears_every_row(tmp_path):
+    rows = []
+    run(tmp_path, 3, logger=rows.append)
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert rows == read(tmp_path / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("rate", ["constant", "cosine"])
+def test_the_rate_rises_and_then_stays_or_falls_to_a_tenth(rate):
+    settings = Settings(steps=100, warmup=10, lr=1.0, rate=rate)
+    assert settings.rate_at(0) == pytest.approx(0.1)
+    assert settings.rate_at(9) == pytest.approx(1.0)
+    assert settings.rate_at(10) == pytest.approx(1.0)
+    assert settings.rate_at(100) == pytest.approx(1.0 if rate == "constant" else 0.1)
