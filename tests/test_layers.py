@@ -16,6 +16,7 @@ LAYERS = (
     ("flow",),
     ("draws", "estimate", "samplers", "integrals", "bounds", "exact"),
     ("models", "data"),
+    ("pretrained",),
     ("training", "evaluation"),
     ("recipes",),
     ("bench", "reproduce", "report"),
