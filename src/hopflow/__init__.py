@@ -31,6 +31,9 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .draws import Forced as Forced
     from .estimate import Estimate as Estimate
     from .flow import Flow as Flow
+    from .models import Causal as Causal
+    from .models import Size as Size
+    from .models import Transformer as Transformer
     from .objectives import Bound as Bound
     from .objectives import CrossEntropy as CrossEntropy
     from .objectives import NoisyCrossEntropy as NoisyCrossEntropy
@@ -44,6 +47,8 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .predictions import Evidence as Evidence
     from .predictions import Plain as Plain
     from .predictions import Prediction as Prediction
+    from .pretrained import from_pretrained as from_pretrained
+    from .pretrained import save_pretrained as save_pretrained
     from .samplers import Euler as Euler
     from .samplers import Generation as Generation
     from .samplers import Sampler as Sampler
@@ -112,6 +117,11 @@ _HOME = {
     "coupled_bound": "bounds",
     "coupled_number": "bounds",
     "literal_second_bound": "bounds",
+    "Size": "models",
+    "Transformer": "models",
+    "Causal": "models",
+    "save_pretrained": "pretrained",
+    "from_pretrained": "pretrained",
 }
 _SUBMODULES = ("exact",)
 

@@ -16,7 +16,7 @@ from .sizes import Size
 CLOCK = 128
 """Numbers that tell a block the time. App. C [C]"""
 WAVES = 128
-"""Frequencies of the clock, from 1000 to 0.1 turns of 2π per unit of t."""
+"""Frequencies of the clock, from 1000 down to 0.1 radians per unit of t."""
 
 
 class Perceptron(nn.Module):
