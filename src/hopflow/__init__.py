@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal to the table below
+    from . import data as data
     from . import exact as exact
     from .bounds import coupled_bound as coupled_bound
     from .bounds import coupled_number as coupled_number
@@ -123,7 +124,7 @@ _HOME = {
     "save_pretrained": "pretrained",
     "from_pretrained": "pretrained",
 }
-_SUBMODULES = ("exact",)
+_SUBMODULES = ("data", "exact")
 
 
 def __getattr__(name: str) -> Any:

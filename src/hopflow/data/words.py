@@ -1,0 +1,63 @@
+"""Words: the ids of each distinct word are asked for once, which makes BPE several times faster on real text."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+BUDGET = 48 << 20  # bytes, roughly; beyond it the memory starts afresh
+# English words without the marks after them: there are far fewer of these
+_WORD = re.compile(r"\s*[A-Za-z]+(?=[\W_]|\Z)|\s*\S+|\s+")
+
+Ids = NDArray[np.uint32]
+
+
+class Words:
+    """Tokenises a text word by word, with a memory.
+
+    A word takes the blanks before it along. It may stand alone wherever the pre-tokenizer joins no character to a
+    blank after it, no letter to anything but a letter after it, and looks at nothing before it, as GPT-2's does;
+    whoever makes one checks that.
+    """
+
+    def __init__(self, encode: Callable[[Sequence[str]], list[list[int]]]) -> None:
+        self._encode = encode
+        self._forget()
+
+    def __call__(self, texts: Sequence[str]) -> list[Ids]:
+        """The ids of each text."""
+        if self._bytes > BUDGET:
+            self._forget()
+        parts = [_WORD.findall(text) for text in texts]
+        words = [word for part in parts for word in part]
+        unknown = [word for word in dict.fromkeys(words) if word not in self._place]
+        if unknown:
+            self._learn(unknown)
+        place = np.fromiter(map(self._place.__getitem__, words), np.int64, len(words))
+        lengths = self._length[place]
+        ends = np.cumsum(lengths)
+        # the j-th id of a word lies at its start + j in the pool
+        shift = np.repeat(self._start[place] - (ends - lengths), lengths)
+        ids = self._pool[shift + np.arange(shift.size)]
+        last_words = np.cumsum([len(part) for part in parts])
+        borders = np.concatenate([[0], ends])[last_words[:-1]]
+        return np.split(ids, borders)
+
+    def _forget(self) -> None:
+        self._place: dict[str, int] = {}
+        self._start = np.empty(0, np.int64)
+        self._length = np.empty(0, np.int64)
+        self._pool = np.empty(0, np.uint32)
+        self._bytes = 0
+
+    def _learn(self, words: list[str]) -> None:
+        ids = self._encode(words)
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        start = self._pool.size + np.cumsum(lengths) - lengths
+        self._place.update(zip(words, range(len(self._place), len(self._place) + len(words)), strict=True))
+        self._start = np.concatenate([self._start, start])
+        self._length = np.concatenate([self._length, lengths])
+        new = np.fromiter((i for word in ids for i in word), np.uint32, int(lengths.sum()))
+        self._pool = np.concatenate([self._pool, new])
+        self._bytes += sum(map(len, words)) + 200 * len(words) + new.nbytes
