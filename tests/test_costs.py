@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -197,3 +199,23 @@ def test_the_embedding_cost_needs_no_tensor_of_all_positions(monkeypatch):
         SquaredEmbedding().split(x0, x1, e)
         SquaredEmbedding().paired(x0, x1, e)
     assert made.largest <= 5000 < n * length * width
+
+
+PEAK = """
+import resource, torch
+from hopflow import ExactOT, SquaredEmbedding
+generator = torch.Generator().manual_seed(0)
+x0, x1 = torch.randint(50257, (2, 4096, 1024), generator=generator)
+table = torch.randn(50257, 768, generator=generator)
+pairs = ExactOT(SquaredEmbedding()).pair(x0, x1, embedding=table)
+assert pairs.cost < pairs.independent_cost
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ru_maxrss has another unit")
+def test_4096_sequences_of_1024_tokens_and_width_768_pair_within_8_gib():
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 8

@@ -6,7 +6,9 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 
 import toys
+from hopflow import costs
 from hopflow.bounds import coupled_bound, kappa_bound, nll_bound
+from hopflow.costs import OneStepLikelihood
 from hopflow.couplings import ExactOT
 from hopflow.flow import Flow
 from hopflow.objectives import Bound, CrossEntropy, NoisyCrossEntropy
@@ -15,6 +17,7 @@ from hopflow.predictions import Carry, Evidence, Plain
 from hopflow.samplers import generate
 from hopflow.scores import Scores
 from hopflow.sources import examples
+from hopflow.training.pairs import Pairing
 from hopflow.vocab import Vocab
 
 DEVICES = [
@@ -96,6 +99,26 @@ def test_bounds_are_those_of_the_cpu_with_the_same_seed(device, index):
         return [estimate.nats for estimate in found]
 
     assert all_bounds(device) == pytest.approx(all_bounds("cpu"), rel=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_costs_and_pairs_are_those_of_the_cpu_and_pairs_come_back_to_it(device):
+    g = toys.generator(3)
+    x0, x1 = torch.randint(0, VOCAB.data, (2, 16, 12), generator=g)
+    for cost in costs.EXAMPLES[:2]:
+        model = network().to(device)
+        found = cost.matrix(x0.to(device), x1.to(device), model.embedding.weight).cpu()
+        torch.testing.assert_close(found, cost.matrix(x0, x1, network().embedding.weight), rtol=1e-4, atol=1e-4)
+    flow, labels = Flow(examples(VOCAB)[0], coupling=ExactOT(OneStepLikelihood())), torch.arange(16) % 2
+    reports = []
+    for where in ("cpu", device):
+        with Pairing(flow, lambda b: x1, length=12, batch=8, ot_batch=16, groups=lambda b: labels) as pairing:
+            x0, same = pairing.ot_pairs(0, network=network().to(where))
+            assert x0.device.type == "cpu"
+            assert torch.equal(same, x1)
+            reports.append(pairing.report(0))
+    assert reports[0].cost == pytest.approx(reports[1].cost, rel=1e-4)
+    assert reports[0].independent_cost == pytest.approx(reports[1].independent_cost, rel=1e-4)
 
 
 @pytest.mark.parametrize("device", DEVICES)

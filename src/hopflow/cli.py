@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from .bench.ot import Row as Solved
+    from .bench.pairs import Row as Hidden
     from .evaluation.tightness import Row
     from .recipes import Built, Plan, Recipe
     from .training.loop import Run
@@ -112,21 +113,23 @@ def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = Fal
 
 @bench.command("ot")
 def bench_ot(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
-    """Time the couplings of a batch beside POT: exact and Sinkhorn, same costs, same run.
+    """Time the couplings of a batch beside POT: exact and Sinkhorn, same costs, same run; then behind a training step.
 
     Settings: full=false (true: every size, length and width), n=64, 512 and 2048, seed=0.
     """
     chosen = parse_settings(settings or [], {"full": one_of("true", "false"), "n": batch_size, "seed": whole_number})
     _check_target(json_file)
-    from .bench import ot
+    from .bench import ot, pairs
 
     with _progress() as progress:
         rows = ot.run(
             full=chosen.get("full") == "true", n=chosen.get("n"), seed=chosen.get("seed", 0), progress=progress
         )
+        hidden = pairs.run(progress)
     if json_file:
-        _write_json(json_file, {"rows": [row.as_json() for row in rows]})
+        _write_json(json_file, {"rows": [row.as_json() for row in rows], "hiding": hidden})
     _show_solvers(rows, _console())
+    _show_hiding(hidden, _console())
 
 
 @app.command()
@@ -532,6 +535,29 @@ def _show_facts(facts: Mapping[str, Any]) -> None:
     for name, value in facts.items():
         shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
         console.print(Text.assemble((name.ljust(width), "bold"), shown), soft_wrap=True)
+
+
+def _show_hiding(rows: "list[Hidden]", console: "Console") -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(
+        title="hidden behind a 100 ms step, one worker",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD if console.is_terminal else None,
+        padding=(0, 2, 0, 0),
+    )
+    for name in ("coupling", "n", "updates", "ms to solve", "slowdown", "of it waiting"):
+        table.add_column(name, justify="left" if name == "coupling" else "right", no_wrap=True)
+    for row in rows:
+        waited = float(row["seconds_waited"]) / float(row["seconds_plain"])
+        solved = f"{1000 * float(row['seconds_solved']):.0f}"
+        numbers = (str(row["n"]), str(row["updates"]), solved, f"{float(row['slowdown']):.2%}", f"{waited:.2%}")
+        table.add_row(escape(str(row["coupling"])), *numbers)
+    console.print(table)
+    console.print()
 
 
 def _number(value: Any) -> str:

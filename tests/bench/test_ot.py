@@ -2,13 +2,15 @@
 
 import json
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from hopflow import cli
+from hopflow import ExactOT, SquaredEmbedding, cli
 from hopflow.bench import ot as bench
+from hopflow.bench import pairs
 from hopflow.ot import best_engine
 
 SOLVERS = {"hopflow_exact", "hopflow_sinkhorn", "pot_emd", "pot_sinkhorn", "scipy", best_engine()}
@@ -79,17 +81,27 @@ def test_the_command_prints_a_table_and_writes_json(hopflow, monkeypatch, tmp_pa
         asked.update(settings)
         return rows
 
+    sizes = {"n": 16, "length": 4, "width": 4, "tokens": 20, "step_seconds": 0.001, "workers": 0, "blocks": 2}
     monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(pairs, "hiding", partial(pairs.hiding, **sizes))
     file = tmp_path / "bench.json"
     ended = hopflow("bench", "ot", "n=24", "seed=3", "full=true", "--json", str(file))
     assert ended.code == 0
     assert asked == {"full": True, "n": 24, "seed": 3}
-    written = json.loads(file.read_text())["rows"]
+    content = json.loads(file.read_text())
+    assert content.keys() == {"rows", "hiding"}
+    written = content["rows"]
     assert len(written) == len(rows)
     for row in written:
         assert {"solver", "cost", "device", "n", "ms", "value", "marginal_error", "gain"} <= row.keys()
     assert "squared_embedding n=24 L=128" in ended.out
     assert "hopflow_exact" in ended.out
+    assert [(row["coupling"], row["updates"]) for row in content["hiding"]] == [
+        (str(coupling), updates) for coupling in (ExactOT(), ExactOT(SquaredEmbedding())) for updates in (1, 8)
+    ]
+    assert all(row["slowdown"] == row["seconds_paired"] / row["seconds_plain"] - 1 for row in content["hiding"])
+    assert "hidden behind a 100 ms step" in ended.out
+    assert ended.out.count("ExactOT(cost=") == 4
 
 
 def test_without_pot_it_says_in_one_line_what_to_install(hopflow, monkeypatch):

@@ -42,6 +42,18 @@ def load(seconds: float) -> Callable[[], None]:
 
 STEPS = {"rest": rest, "load": load}
 EMBEDDED = ExactOT(SquaredEmbedding())
+SHORT = 32
+"""Steps of a short run: all four of its cases end within a minute."""
+
+
+def run(progress: Callable[[str], None] = lambda text: None) -> list[Row]:
+    """A coupling of n = 512 behind a step of 100 ms, for each step anew and for eight steps at once."""
+    rows = []
+    for coupling in (ExactOT(), EMBEDDED):
+        for updates in (1, 8):
+            progress(f"hiding {coupling}, {updates} updates per coupling")
+            rows.append(hiding(coupling=coupling, updates=updates, steps=SHORT))
+    return rows
 
 
 def hiding(
@@ -102,6 +114,9 @@ def hiding(
     return {
         "what": f"{kind} of {step_seconds * 1000:.0f} ms, {coupling}, n = {n}, {updates} updates per coupling, "
         f"L = {length}, D = {width}, V = {tokens}, {workers} worker(s)",
+        "coupling": str(coupling),
+        "n": n,
+        "updates": updates,
         "steps": steps,
         "seconds_plain": plain,
         "seconds_paired": paired,

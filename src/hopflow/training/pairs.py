@@ -84,9 +84,9 @@ class Pairing:
         _check(self.batch, self.ot_batch, workers, ahead, timeout, share)
         self.seed, self.share = seed, share
         self.reads = flow.coupling.reads
-        # nothing to hide: rows that meet as they come are drawn when they are due
-        due = isinstance(flow.coupling, Independent) or "network" in self.reads
-        self.ahead = 0 if due else ahead
+        # rows that meet as they come leave nothing to hide, and what reads the network cannot be done elsewhere
+        when_due = isinstance(flow.coupling, Independent) or "network" in self.reads
+        self.ahead = 0 if when_due else ahead
         self._batches, self._groups = batches, groups
         self._jobs: dict[int, Job] = {}
         self._sheets: list[Sheet] = []
