@@ -53,9 +53,27 @@ def save_pretrained(
     A module that is not hopflow's is saved by its weights alone: `from_pretrained(folder, model=…)` fills another one.
     """
     model = _inside(model)
+    config = describe(model, flow, tokenizer=tokenizer, recipe=recipe)
+    content = save(_tensors(model))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    in_use = _weights_in_use(folder)
+    weights = next(name for name in WEIGHTS if name != in_use)
+    atomic.write(folder / weights, content)
+    atomic.write(folder / CONFIG, sealed(config, weights, hashlib.sha256(content).hexdigest()).encode())
+    for name in WEIGHTS:
+        if name != weights:
+            (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def describe(
+    model: nn.Module, flow: Flow | None = None, *, tokenizer: Any = None, recipe: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a config says of a network, as plain data; `sealed` makes it the text of a config."""
     _check_vocab(model, flow)
     own = {"kind": "custom", "class": f"{type(model).__module__}.{type(model).__qualname__}"}
-    config = _plain(
+    return _plain(
         {
             "format": "hopflow",
             "version": VERSION,
@@ -65,18 +83,12 @@ def save_pretrained(
             "recipe": recipe,
         }
     )
-    content = save(_tensors(model))
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    in_use = _weights_in_use(folder)
-    weights = next(name for name in WEIGHTS if name != in_use)
-    atomic.write(folder / weights, content)
-    config["sha256"] = {weights: hashlib.sha256(content).hexdigest(), CONFIG: _digest(config)}
-    atomic.write(folder / CONFIG, (json.dumps(config, indent=1) + "\n").encode())
-    for name in WEIGHTS:
-        if name != weights:
-            (folder / name).unlink(missing_ok=True)
-    return folder
+
+
+def sealed(config: dict[str, Any], weights: str, sha256: str) -> str:
+    """The text of a config that names its file of weights, and itself, by their sha256."""
+    whole = {**config, "sha256": {weights: sha256, CONFIG: _digest(config)}}
+    return json.dumps(whole, indent=1) + "\n"
 
 
 def from_pretrained(
@@ -85,8 +97,9 @@ def from_pretrained(
     """Read what `save_pretrained` wrote, or say what is wrong with it; the network comes in evaluation mode.
 
     Weights go to the CPU unless `device` says otherwise. Pass a `model` of your own to have it filled, where it is.
+    Of a run's folder the newest checkpoint is read.
     """
-    folder = Path(folder)
+    folder = _newest(Path(folder))
     config = _read_config(folder)
     weights = _weights(config)
     _verify(folder / weights, config["sha256"][weights])
@@ -98,6 +111,12 @@ def from_pretrained(
     _check_vocab(_inside(model), flow)
     _fill(_inside(model), folder / weights, torch.device(device or "cpu"))
     return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"])
+
+
+def _newest(folder: Path) -> Path:
+    """The folder itself, or the newest checkpoint of a run's folder, each of which is a saved network."""
+    saved = sorted(folder.glob("checkpoints/step-*")) if not (folder / CONFIG).exists() else []
+    return saved[-1] if saved else folder
 
 
 # -- the config ------------------------------------------------------------------------------------------------------

@@ -5,16 +5,20 @@ import math
 
 import pytest
 import torch
-from texts import Letters
 from torch import nn
 
 import hopflow as hf
+from hopflow.draws import stratified
 from hopflow.models import Causal, Size, Transformer
 from hopflow.training import checkpoint
 from hopflow.training.loop import train
 from hopflow.training.metrics import read
 from hopflow.training.settings import Settings
+from hopflow.training.shares import Share
+from hopflow.training.streams import stream
+from hopflow.training.tasks import FlowTask
 from hopflow.training.trainer import NotFinite
+from texts import Letters
 
 QUICK = {"workers": 0, "log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "warmup": 2, "lr": 1e-3}
 SMALL = Size(layers=1, width=32, heads=2)
@@ -45,6 +49,14 @@ def weights(folder):
     return checkpoint.latest(folder / "checkpoints").groups
 
 
+def state(folder):
+    """All that a checkpoint holds, but for how long a coupling took to solve."""
+    return {
+        group: {name: tensor for name, tensor in tensors.items() if not name.endswith(".numbers")}
+        for group, tensors in weights(folder).items()
+    }
+
+
 def equal(one, other):
     return one.keys() == other.keys() and all(
         torch.equal(tensor, other[group][name]) for group in one for name, tensor in one[group].items()
@@ -61,7 +73,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped_to_the_bit(tmp_path, co
     for steps in (1, 4, 5, 9, 10, 14):
         run(tmp_path / "parts", steps, **keys)
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    assert equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+    assert equal(state(tmp_path / "parts"), state(tmp_path / "whole"))
 
 
 @pytest.mark.torture
@@ -74,7 +86,7 @@ def test_two_hundred_steps_resumed_many_times_are_equal_to_the_bit(tmp_path, cou
     for steps in (1, 2, 3, 5, 6, 40, 41, 100, 101, 200):
         run(tmp_path / "parts", steps, **keys)
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    assert equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+    assert equal(state(tmp_path / "parts"), state(tmp_path / "whole"))
 
 
 def test_a_run_that_lost_its_last_checkpoint_repeats_the_same_steps(tmp_path):
@@ -96,33 +108,26 @@ def test_the_first_loss_is_that_of_a_network_that_knows_nothing_but_the_path(tmp
     """A new network's logits are all 0: under masks it says 1/6 for a masked letter and is sure of the others."""
     run(tmp_path, 1, source=hf.Mask, weight_ema=0.0, seed=3)
     corpus, settings = Letters(), Settings(steps=1, batch=8, seed=3)
-    from hopflow.training.shares import Share
-    from hopflow.training.tasks import FlowTask
-
     flow = hf.Flow(hf.Mask.fit(corpus.counts))
     task = FlowTask(network(flow.vocab), flow, corpus, settings, Share())
-    x0, x1, t, u = task.batch(0)
+    _, _, t, u = task.batch(0)
     noisy = (u < 1 - t[:, None]).double().mean()
     task.close()
     assert losses(tmp_path)[0] == pytest.approx(float(noisy) * math.log(6), rel=1e-5)
 
 
 def test_a_tiny_network_learns_one_batch_by_heart(tmp_path):
-    corpus = Letters(rows=8)
+    """Two rows, again and again. Rotary positions are relative ones: where it is in a row a network must find out."""
+    corpus = Letters(rows=2)
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
-    run = train(
-        network(flow.vocab, dropout=0.0),
-        flow,
-        corpus,
-        out=tmp_path,
-        steps=250,
-        batch=8,
-        **{**QUICK, "lr": 1e-2, "log_every": 5},
-    )
-    # at t near 0 nothing tells the eight rows apart: what is left is at most log 8 of each sequence
-    late = losses(tmp_path)[-10:]
-    assert sum(late) / len(late) < 0.6 * math.log(8) / 12 * 2
-    assert run.last["loss"] < losses(tmp_path)[0] / 4
+    torch.manual_seed(0)
+    model = Transformer(flow.vocab, Size(layers=2, width=64, heads=2), dropout=0.0)
+    train(model, flow, corpus, out=tmp_path, steps=400, batch=8, **{**QUICK, "lr": 2e-3, "warmup": 10})
+    found = losses(tmp_path)
+    assert sum(found[-40:]) < sum(found[:40]) / 3
+    tokens = hf.generate(model, flow, n=64, length=12, steps=64, seed=0).tokens
+    known = corpus.batch(0, 0, 2)
+    assert (tokens[:, None] == known).double().mean(2).amax(1).mean() > 0.9
 
 
 def test_the_network_that_is_kept_is_the_average(tmp_path):
@@ -139,7 +144,6 @@ def test_times_of_a_batch_are_stratified_and_every_sample_is_keyed_by_its_place(
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(tmp_path):
     for parts in (1, 4):
-        run(tmp_path / str(parts), 3, accumulate=parts, source=hf.Mask, dropout_free=None) if False else None
         corpus = Letters()
         flow = hf.Flow(hf.Mask.fit(corpus.counts))
         train(
@@ -160,11 +164,7 @@ def test_padding_carries_no_loss(tmp_path):
     run(tmp_path, 2, corpus, source=hf.Mask)
     row = read(tmp_path / "metrics.jsonl")[0]
     keep = corpus.keep(0, 0, 8)
-    from hopflow.training.streams import stream
-
     u = torch.rand(8, 12, dtype=torch.float64, generator=stream(0, "path", 0))
-    from hopflow.draws import stratified
-
     t = stratified(1, 8, stream(0, "time", 0))[0][torch.randperm(8, generator=stream(0, "times", 0))]
     noisy = (u < 1 - t[:, None]) & keep
     assert row["loss"] == pytest.approx(float(noisy.sum() / keep.sum()) * math.log(6), rel=1e-5)
@@ -339,7 +339,7 @@ def test_a_fresh_run_takes_another_folder_and_deletes_nothing(tmp_path):
 
 
 def test_a_text_of_another_vocabulary_is_refused(tmp_path):
-    flow = hf.Flow(hf.MultiMask.fit(torch.ones(7)))
+    flow = hf.Flow(hf.MultiMask.fit(torch.ones(7, dtype=torch.int64)))
     with pytest.raises(ValueError, match="another tokenizer"):
         train(network(flow.vocab), flow, Letters(), out=tmp_path, steps=1, batch=8, **QUICK)
 

@@ -57,7 +57,6 @@ def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], No
         recipe.length,
         holdout=recipe.holdout,
         pack=recipe.pack,
-        seed=recipe.seed,
         offline=offline,
         progress=progress,
     )

@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -53,7 +53,7 @@ class Recipe(Settings):
             choose(key, getattr(self, key))
 
     @classmethod
-    def read(cls, keys: Mapping[str, Any], base: "Recipe | None" = None) -> Self:
+    def read(cls, keys: Mapping[str, Any], base: "Recipe | None" = None) -> "Recipe":
         """From keys and values as a file or a command line gives them; each is checked against its type."""
         known = {f.name: f for f in fields(cls)}
         values = {} if base is None else {name: getattr(base, name) for name in known}

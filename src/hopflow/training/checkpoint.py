@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,8 @@ class Checkpoint:
     step: int
     groups: Mapping[str, Mapping[str, Tensor]]
     facts: Mapping[str, Any] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
-    """Further files, by name: the model's configuration, so that the folder can be loaded as a model."""
+    config: Callable[[str], str] | None = None
+    """The text of config.json, given the sha256 of the group `model`: with it the folder is a saved network, too."""
 
 
 def save(home: Path, checkpoint: Checkpoint) -> Path:
@@ -48,15 +48,16 @@ def save(home: Path, checkpoint: Checkpoint) -> Path:
     temporary = home / f"{TEMPORARY}{os.getpid()}-{final.name}"
     if _whole(final):  # a stopped run saves where it stands, which may be where it saved last
         return final
-    tensors = [tensor for group in checkpoint.groups.values() for tensor in group.values()]
-    needed = sum(tensor.nbytes for tensor in tensors)
+    needed = sum(tensor.nbytes for tensors in checkpoint.groups.values() for tensor in tensors.values())
     files: dict[str, dict[str, Any]] = {}
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        for name, data in _contents(checkpoint):  # one at a time: a packed group is as large as its tensors
-            _write(temporary / name, data)
-            files[name] = {"bytes": len(data), "sha256": _digest(data)}
+        for name, tensors in checkpoint.groups.items():  # one at a time: packed, a group takes its size once more
+            files[f"{name}.safetensors"] = _put(temporary / f"{name}.safetensors", _packed(tensors))
+        if checkpoint.config:
+            text = checkpoint.config(files["model.safetensors"]["sha256"])
+            files["config.json"] = _put(temporary / "config.json", text.encode())
         _write(temporary / STATE, _sealed(checkpoint, files))
         _sync(temporary)
         if final.exists():  # but not whole
@@ -84,16 +85,13 @@ def load(folder: Path) -> Checkpoint:
     """Read a checkpoint, after every byte of it was compared with its sha256."""
     state = _state(folder)
     groups: dict[str, Mapping[str, Tensor]] = {}
-    texts: dict[str, str] = {}
     for name, facts in state["files"].items():
         if Path(name).name != name:
             raise Damaged(f"{folder / STATE} names a file outside of its folder: {name!r}")
         data = _verified(folder / name, facts)
         if name.endswith(".safetensors"):
             groups[name.removesuffix(".safetensors")] = _unpacked(folder / name, data)
-        else:
-            texts[name] = data.decode()
-    return Checkpoint(state["step"], groups, state["facts"], texts)
+    return Checkpoint(state["step"], groups, state["facts"])
 
 
 def latest(home: Path) -> Checkpoint | None:
@@ -161,11 +159,9 @@ def _unpacked(file: Path, data: bytes) -> dict[str, Tensor]:
         raise Damaged(f"{file} is not a safetensors file: {error}") from None
 
 
-def _contents(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
-    for name, tensors in checkpoint.groups.items():
-        yield f"{name}.safetensors", _packed(tensors)
-    for name, text in checkpoint.texts.items():
-        yield name, text.encode()
+def _put(file: Path, data: bytes) -> dict[str, Any]:
+    _write(file, data)
+    return {"bytes": len(data), "sha256": _digest(data)}
 
 
 def _sealed(checkpoint: Checkpoint, files: dict[str, dict[str, Any]]) -> bytes:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from .. import atomic
 from ..flow import Flow
 from ..models.causal import Causal
 from ..network import resting
-from ..pretrained import describe
+from ..pretrained import describe, sealed
 from ..storage import to_plain
 from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint
@@ -146,9 +147,10 @@ class _Course:
         if not self.first:
             return
         facts = {"seconds": self.seconds, "recipe_hash": self.digest, "torch": str(torch.__version__)}
-        config = describe(self.trainer.model, self.flow, getattr(self.corpus, "tokenizer", None), asdict(self.settings))
+        tokenizer = getattr(self.corpus, "tokenizer", None)
+        config = describe(self.trainer.model, self.flow, tokenizer=tokenizer, recipe=asdict(self.settings))
         home = self.path / CHECKPOINTS
-        checkpoints.save(home, Checkpoint(step, groups, facts, {"config.json": json.dumps(config, allow_nan=False)}))
+        checkpoints.save(home, Checkpoint(step, groups, facts, partial(sealed, config, "model.safetensors")))
         checkpoints.prune(home, self.settings.keep)
 
     def _update(self, step: int, stop: Stop) -> None:

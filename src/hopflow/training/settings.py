@@ -4,7 +4,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Self
+from typing import Any
 
 HELP, ROLE = "help", "role"
 LEARNS = "what is learned"
@@ -69,7 +69,7 @@ class Settings:
         _one_of("precision", self.precision, ("auto", "float32", "bf16"))
 
     @classmethod
-    def of(cls, keys: Mapping[str, Any]) -> Self:
+    def of(cls, keys: Mapping[str, Any]) -> "Settings":
         """From keys and values; a key that does not exist is named with the nearest one that does."""
         known = [f.name for f in fields(cls)]
         for key in keys:

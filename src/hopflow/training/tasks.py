@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,11 +31,12 @@ LAST = 1 - 2.0**-24
 """The latest t: the float32 before 1, where 1 - k is still above 0."""
 
 
+@runtime_checkable
 class Text(Protocol):
     """What training asks of a corpus; `hopflow.data.Corpus` is one."""
 
-    length: int
-
+    @property
+    def length(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
     @property
