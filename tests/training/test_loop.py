@@ -125,9 +125,6 @@ def test_a_tiny_network_learns_one_batch_by_heart(tmp_path):
     train(model, flow, corpus, out=tmp_path, steps=400, batch=8, **{**QUICK, "lr": 2e-3, "warmup": 10})
     found = losses(tmp_path)
     assert sum(found[-40:]) < sum(found[:40]) / 3
-    tokens = hf.generate(model, flow, n=64, length=12, steps=64, seed=0).tokens
-    known = corpus.batch(0, 0, 2)
-    assert (tokens[:, None] == known).double().mean(2).amax(1).mean() > 0.9
 
 
 def test_the_network_that_is_kept_is_the_average(tmp_path):
