@@ -384,6 +384,9 @@ def test_weights_of_another_network_are_refused(tmp_path, change, says):
         ({"model": {"kind": "Transformr"}}, "did you mean 'Transformer'"),
         ({"model": {"kind": "Stack", "tokens": 1}}, "Stack lacks"),
         ({"model": {"kind": "os.system"}}, "no Stack of kind"),
+        ({"recipe": {"lr": float("nan")}}, "NaN is not JSON"),
+        ({"recipe": []}, "should be objects, or null"),
+        ({"tokenizer": "os.system"}, "should be objects, or null"),
         ({"flow": []}, "Flow must be an object"),
         ({"flow": {"kind": "Flow"}}, "Flow lacks source"),
     ],
@@ -403,7 +406,7 @@ def size(**changes) -> dict:
     "changes",
     [
         {"size": size(layers=10**12)},
-        {"size": size(width=2**16, layers=1000)},
+        {"size": size(width=2**16, layers=100)},
         {"size": "huge"},
         {"size": size(heads=3)},
         {"vocab": {"kind": "Vocab", "data": 10**30, "masks": 0}},

@@ -154,6 +154,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     if version != VERSION or config.keys() != KEYS or not isinstance(config["sha256"], dict):
         raise ValueError(f"{file} is damaged: it should have format {VERSION} and exactly {', '.join(sorted(KEYS))}")
+    if not all(isinstance(config[key], dict | None) for key in ("tokenizer", "recipe")):
+        raise ValueError(f"{file} is damaged: tokenizer and recipe should be objects, or null")
     if config["sha256"].get(CONFIG) != _digest(config):
         raise ValueError(f"{file} is damaged, or was edited: its content does not match its own sha256")
     return config
