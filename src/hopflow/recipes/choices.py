@@ -41,7 +41,9 @@ def members(family: type[Part]) -> dict[str, type[Part]]:
 
 
 def word(kind: type[Any]) -> str:
-    """BagOfWords -> bag_of_words, ExactOT -> exact."""
+    """BagOfWords -> bag_of_words, ExactOT -> exact; multimask is one word in the field."""
+    if kind.__name__ == "MultiMask":
+        return "multimask"
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__.removesuffix("OT")).lower()
 
 
