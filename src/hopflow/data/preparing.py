@@ -58,7 +58,7 @@ def prepare(
             found.sha256(folder, pulse),
             " ".join("".join(path.suffixes[-2:]) for path in found.files[:1]),
             tokenizer.sha256 if tokenizer else str(tokens),
-            holdout,
+            float(holdout),
             seed,
             pack,
         )
