@@ -88,6 +88,7 @@ def test_padded_rows_belong_to_one_document_and_the_mask_ends_with_it(stories):
     assert int(keep.sum()) == lengths["train"]["tokens"]
     assert int(corpus.test_keep.sum()) == lengths["test"]["tokens"]
     assert torch.equal(torch.bincount(tokens[keep], minlength=corpus.vocab_size), corpus.counts)
+    assert hf.data.load(stories, length=8, pack=False, holdout=0.0).test_keep.shape == (0, 8)
 
 
 def test_a_single_document_gets_an_end_only_to_be_filled_up_with(text):
@@ -151,8 +152,8 @@ def test_a_source_that_changed_is_prepared_again(text):
 
 
 def test_a_text_is_known_by_its_content_not_by_its_name(text, tmp_path):
-    (tmp_path / "copy.txt").write_text(LONG)
-    first, second = hf.data.load(text, length=32), hf.data.load(tmp_path / "copy.txt", length=32)
+    (tmp_path / "my.own.copy").write_text(LONG)
+    first, second = hf.data.load(text, length=32), hf.data.load(tmp_path / "my.own.copy", length=32)
     assert first.store.folder == second.store.folder
 
 
@@ -190,7 +191,7 @@ def test_further_corpora_are_found_by_name_with_their_splits(tmp_path, monkeypat
 def test_text_comes_through_a_pipe(monkeypatch, cache):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(LONG.encode())))
     corpus = hf.data.load("-", length=32)
-    assert corpus.identity["source"] == "stdin"
+    assert corpus.store.header["source"] == "stdin"
     assert corpus.rows > 300
     assert not list(cache.glob("pipe-*"))
 
@@ -234,7 +235,11 @@ def test_a_long_work_gives_signs_of_life(text, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "train", "test"),
-    [("openwebtext", 1_054_999, None), ("wikitext-2", 2_448_382, 258_659), ("ptb", 1_174_722, 92_830)],
+    [
+        ("openwebtext", 1_054_999, None),
+        pytest.param("wikitext-2", 2_448_382, 258_659, marks=pytest.mark.slow),
+        pytest.param("ptb", 1_174_722, 92_830, marks=pytest.mark.slow),
+    ],
 )
 def test_gpt2_tokens_of_known_corpora_are_as_many_as_known(shared, name, train, test):
     corpus = hf.data.load(name, "gpt2")

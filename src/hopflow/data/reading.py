@@ -47,16 +47,18 @@ class Tally:
 
 def is_readable(path: Path) -> bool:
     """Whether a folder's file is taken; a file that is named outright may have any suffix and is read as text."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in PACKED:
-        suffixes.pop()
-    return bool(suffixes) and suffixes[-1] in TEXT + JSON_LINES and not path.name.startswith(".")
+    return _suffix(path) in TEXT + JSON_LINES and not path.name.startswith(".")
+
+
+def kind(path: Path) -> str:
+    """How a file is read: the same bytes are another text as JSON lines."""
+    return "jsonl" if _suffix(path) in JSON_LINES else "text"
 
 
 def read(paths: Iterable[Path], tally: Tally) -> Iterator[Piece]:
     """The documents of these files, one after the other. A file without separators is one document."""
     for path in paths:
-        reader = _read_json_lines if _kind(path) in JSON_LINES else _read_text
+        reader = _read_json_lines if kind(path) == "jsonl" else _read_text
         try:
             with _open(path) as file:
                 for piece in _without_empty(reader(file, path, tally), tally):
@@ -82,7 +84,7 @@ def _without_empty(pieces: Iterator[Piece], tally: Tally) -> Iterator[Piece]:
             blanks = text
 
 
-def _kind(path: Path) -> str:
+def _suffix(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in PACKED:
         suffixes.pop()

@@ -44,6 +44,8 @@ class Store:
     @classmethod
     def open(cls, folder: Path) -> "Store":
         """Check the header and every size; the tokens themselves are checked as they are read."""
+        if folder.is_dir() and not (folder / HEADER).exists():
+            raise Damaged(f"{folder}: its header is missing")
         header = _read_json(folder / HEADER)
         claimed = header.pop("sha256", None)
         if claimed != hashlib.sha256(canonical(header)).hexdigest() or header.get("format") != FORMAT:
