@@ -62,7 +62,12 @@ def prepare(source: str, progress: Progress | None = None, **choices: Any) -> di
     header = corpus.store.header
     read, seconds = header["read"], header["seconds"]
     met = {name: count for name, count in read.items() if name not in ("bytes", "characters", "documents") and count}
-    facts: dict[str, Any] = {**corpus.identity, "bytes": read["bytes"], "characters": read["characters"]}
+    facts: dict[str, Any] = {
+        "source": header["source"],
+        **corpus.identity,
+        "bytes": read["bytes"],
+        "characters": read["characters"],
+    }
     facts |= {"dtype": header["dtype"], "prepared_in_seconds": seconds}
     facts |= {"bytes_per_second": round(read["bytes"] / max(seconds, 1e-9)), **met}
     return {**facts, "folder": str(Path(corpus.store.folder).resolve())}

@@ -6,11 +6,13 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import cast
 
 from .. import atomic
 from .pulse import Pulse
@@ -62,7 +64,7 @@ def resolve(source: str | Path, cache: Path, pulse: Pulse, offline: bool) -> Ite
     """The files behind a source: a name of ours first, then a path, then a folder of $HOPFLOW_DATA."""
     text = str(source)
     if text == "-":
-        with _spooled(sys.stdin.buffer, "stdin", cache, pulse) as found:
+        with _spooled(cast(BufferedIOBase, sys.stdin.buffer), "stdin", cache, pulse) as found:
             yield found
     elif isinstance(source, str) and text.startswith("hf:"):
         from .hugging_face import export
@@ -156,10 +158,8 @@ def _embedded(cache: Path) -> Path:
 
 
 @contextmanager
-def _spooled(stream: BinaryIO, name: str, cache: Path, pulse: Pulse) -> Iterator[Source]:
+def _spooled(stream: BufferedIOBase, name: str, cache: Path, pulse: Pulse) -> Iterator[Source]:
     """What comes through a pipe, as a file for as long as it is needed."""
-    import tempfile
-
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pipe-", dir=cache) as folder:
         path, done = Path(folder) / "text.txt", 0

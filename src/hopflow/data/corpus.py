@@ -159,7 +159,6 @@ def _identity(store: Store, train: Rows, test: Rows, length: int, pack: bool) ->
     header: dict[str, Any] = store.header
     return {
         "data_format": FORMAT,
-        "source": header["source"],
         "source_sha256": header["plan"]["source_sha256"],
         "tokenizer": header["tokenizer"]["name"],
         "tokenizer_sha256": header["tokenizer"]["sha256"],

@@ -17,7 +17,9 @@ def export(name: str, cache: Path, pulse: Pulse, offline: bool) -> Source:
     try:
         import datasets
     except ImportError as error:
-        raise ModuleNotFoundError(f"hf:{name} needs the package 'datasets'", name="datasets") from error
+        raise ModuleNotFoundError(
+            f"hf:{name} needs 'datasets': pip install 'hopflow[data]'", name="datasets"
+        ) from error
 
     path, _, config = name.partition(":")
     if not path:

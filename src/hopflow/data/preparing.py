@@ -1,7 +1,6 @@
 """Preparing: a source and a choice of tokens -> a store."""
 
 import hashlib
-import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from .corpora import cache_folder, resolve
 from .cutting import segments
 from .making import from_text, ready_made
 from .pulse import Pulse
-from .reading import Piece, Tally
+from .reading import Piece, Tally, kind
 from .sources import Source
 from .splitting import split, survey
 from .store import FORMAT, Store, Writer, open_or_build
@@ -26,7 +25,7 @@ class Plan:
 
     format: int
     source_sha256: str
-    kinds: str
+    kind: str
     tokens: str
     holdout: float
     seed: int
@@ -50,25 +49,26 @@ def prepare(
     """Find the source, and tokenise it unless the cache holds it already."""
     folder = cache_folder(cache)
     tokenizer = ready_made(tokens, folder, pulse, offline)
-    # parallel tokenisation in Rust, unless the user has said otherwise; it is set before the first use
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     with resolve(source, folder, pulse, offline) as found:
         plan = Plan(
             FORMAT,
             found.sha256(folder, pulse),
-            " ".join("".join(path.suffixes[-2:]) for path in found.files[:1]),
+            kind(found.files[0]),
             tokenizer.sha256 if tokenizer else str(tokens),
-            holdout,
+            float(holdout),
             seed,
             pack,
         )
-        return open_or_build(
-            folder / "tokens" / plan.key, lambda target: _build(target, found, plan, tokenizer, pulse), pulse
-        )
+
+        def build(target: Path) -> None:
+            _build(target, found, plan, tokenizer, pulse)
+            if found.sha256(folder, pulse) != plan.source_sha256:
+                raise ValueError(f"{found.name} changed while it was read; try again when it is complete")
+
+        return open_or_build(folder / "tokens" / plan.key, build, pulse)
 
 
 def _build(target: Path, source: Source, plan: Plan, tokenizer: Tokenizer | None, pulse: Pulse) -> None:
-    states = [path.stat() for path in source.files]
     found, start = survey(source, pulse), time.perf_counter()
     if tokenizer is None:
         documents = split(source, found, plan.holdout, plan.seed, Tally())
@@ -81,10 +81,6 @@ def _build(target: Path, source: Source, plan: Plan, tokenizer: Tokenizer | None
         for piece, ids in _tokenised(documents, tokenizer, tally):
             writer.add("test" if piece.held else "train", ids, piece.last)
             pulse.beat(lambda: _how_far(source, tally, found.tally, start))
-        if [(s.st_size, s.st_mtime_ns) for s in map(os.stat, source.files)] != [
-            (s.st_size, s.st_mtime_ns) for s in states
-        ]:
-            raise ValueError(f"{source.name} changed while it was read; try again when it is complete")
         seconds = time.perf_counter() - start
         about = {"source": source.name, "plan": asdict(plan), "read": tally.as_json(), "seconds": round(seconds, 3)}
         writer.finish(about)

@@ -3,14 +3,14 @@
 import codecs
 import errno
 import gzip
-import io
 import json
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from .tokenizers import END
 
@@ -47,50 +47,62 @@ class Tally:
 
 def is_readable(path: Path) -> bool:
     """Whether a folder's file is taken; a file that is named outright may have any suffix and is read as text."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in PACKED:
-        suffixes.pop()
-    return bool(suffixes) and suffixes[-1] in TEXT + JSON_LINES and not path.name.startswith(".")
+    return _suffix(path) in TEXT + JSON_LINES and not path.name.startswith(".")
+
+
+def kind(path: Path) -> str:
+    """How a file is read: the same bytes are another text as JSON lines."""
+    return "jsonl" if _suffix(path) in JSON_LINES else "text"
 
 
 def read(paths: Iterable[Path], tally: Tally) -> Iterator[Piece]:
     """The documents of these files, one after the other. A file without separators is one document."""
     for path in paths:
-        reader = _read_json_lines if _kind(path) in JSON_LINES else _read_text
-        open_document = False
+        reader = _read_json_lines if kind(path) == "jsonl" else _read_text
         try:
             with _open(path) as file:
-                for piece in reader(file, path, tally):
-                    if not open_document and piece.last and not piece.text.strip():
-                        tally.empty_documents += 1
-                        continue
+                for piece in _without_empty(reader(file, path, tally), tally):
                     tally.characters += len(piece.text)
                     tally.documents += piece.last
-                    open_document = not piece.last
                     yield piece
         except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path}: damaged or cut off, it cannot be unpacked: {error}") from None
 
 
-def _kind(path: Path) -> str:
+def _without_empty(pieces: Iterator[Piece], tally: Tally) -> Iterator[Piece]:
+    """Leave out documents of nothing but blanks; those at a document's start wait until a word is seen."""
+    blanks, inside = "", False
+    for piece in pieces:
+        text = blanks + piece.text
+        if inside or text.strip() or len(text) > CHUNK:
+            yield Piece(text, piece.last)
+            blanks, inside = "", not piece.last
+        elif piece.last:
+            tally.empty_documents += 1
+            blanks = ""
+        else:
+            blanks = text
+
+
+def _suffix(path: Path) -> str:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in PACKED:
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> BufferedIOBase:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "this is a folder, a file is needed", str(path))
     suffix = path.suffix.lower()
     if suffix == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
+        return gzip.GzipFile(path)
     if suffix == ".xz":
-        return lzma.open(path, "rb")  # type: ignore[return-value]
+        return lzma.LZMAFile(path)
     return path.open("rb")
 
 
-def _read_text(file: BinaryIO, path: Path, tally: Tally) -> Iterator[Piece]:
+def _read_text(file: BufferedIOBase, path: Path, tally: Tally) -> Iterator[Piece]:
     """Split at the end-of-text mark; the line break on each side of it belongs to the mark."""
     hold = len(END) + 1  # what may still turn out to be a mark with its line break
     text, after_mark = "", False
@@ -112,14 +124,14 @@ def _read_text(file: BinaryIO, path: Path, tally: Tally) -> Iterator[Piece]:
     yield Piece(text, True)
 
 
-def _decoded(file: BinaryIO, path: Path, tally: Tally) -> Iterator[str]:
+def _decoded(file: BufferedIOBase, path: Path, tally: Tally) -> Iterator[str]:
     """UTF-8 -> text with plain line breaks; a byte order mark and carriage returns are dropped and counted."""
     decoder = codecs.getincrementaldecoder("utf-8")()
+    start = file.read(4)
     seen, held = 0, ""
     while True:
-        chunk = file.read(CHUNK)
-        if seen == 0:
-            chunk = _without_bom(chunk, path, tally)
+        chunk = _without_bom(start, path, tally) + file.read(CHUNK)
+        start = b""
         before = seen - len(decoder.getstate()[0])
         seen += len(chunk)
         tally.bytes += len(chunk)
@@ -144,11 +156,11 @@ def _without_bom(chunk: bytes, path: Path, tally: Tally) -> bytes:
         raise ValueError(f"{path} is UTF-16, UTF-8 is needed\nconvert it: iconv -f UTF-16 -t UTF-8 {path.name}")
     if chunk.startswith(codecs.BOM_UTF8):
         tally.bom += 1
-        return chunk[len(codecs.BOM_UTF8) :] or b"\n"
+        return chunk[len(codecs.BOM_UTF8) :]
     return chunk
 
 
-def _read_json_lines(file: BinaryIO, path: Path, tally: Tally) -> Iterator[Piece]:
+def _read_json_lines(file: BufferedIOBase, path: Path, tally: Tally) -> Iterator[Piece]:
     number = 0
     for number, line in enumerate(_lines(file, path), 1):
         tally.bytes += len(line)
@@ -160,9 +172,8 @@ def _read_json_lines(file: BinaryIO, path: Path, tally: Tally) -> Iterator[Piece
             yield Piece(text[start : start + CHUNK], start + CHUNK >= len(text))
 
 
-def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    buffered = io.BufferedReader(file, CHUNK) if isinstance(file, io.RawIOBase) else file
-    while line := buffered.readline(LONGEST_LINE):
+def _lines(file: BufferedIOBase, path: Path) -> Iterator[bytes]:
+    while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise ValueError(f"{path}: one JSON line is longer than {LONGEST_LINE >> 20} MB; give the text as .txt")
         yield line

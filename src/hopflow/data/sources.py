@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import atomic
 from .pulse import Pulse
-from .reading import is_readable
+from .reading import is_readable, kind
 
 SPLITS = {"train": ("train", "training"), "valid": ("valid", "val", "validation", "dev"), "test": ("test",)}
 ALL = "all"
@@ -47,12 +47,12 @@ class Source:
         return Source(f"{self.name}:{split}", {ALL: self.splits[split]})
 
     def sha256(self, cache: Path, pulse: Pulse) -> str:
-        """Of a single file the hash that `sha256sum` prints; of several, that of their roles and hashes in order."""
+        """Of a single file what `sha256sum` prints; of several the hash of their roles, kinds and hashes, in order."""
         roles = [("train", path) for path in self.training] + [("held_out", path) for path in self.held_out]
-        hashes = [(role, file_sha256(path, cache, pulse)) for role, path in roles]
-        if len(hashes) == 1:
-            return hashes[0][1]
-        return hashlib.sha256("".join(f"{role} {digest}\n" for role, digest in hashes).encode()).hexdigest()
+        if len(roles) == 1:
+            return file_sha256(roles[0][1], cache, pulse)
+        lines = [f"{role} {kind(path)} {file_sha256(path, cache, pulse)}\n" for role, path in roles]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def from_path(path: Path, name: str | None = None) -> Source:

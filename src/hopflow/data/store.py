@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -43,6 +44,8 @@ class Store:
     @classmethod
     def open(cls, folder: Path) -> "Store":
         """Check the header and every size; the tokens themselves are checked as they are read."""
+        if folder.is_dir() and not (folder / HEADER).exists():
+            raise Damaged(f"{folder}: its header is missing")
         header = _read_json(folder / HEADER)
         claimed = header.pop("sha256", None)
         if claimed != hashlib.sha256(canonical(header)).hexdigest() or header.get("format") != FORMAT:
@@ -82,7 +85,7 @@ class Writer:
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self._folder, self._tokenizer = folder, tokenizer
         self.dtype = _dtype(tokenizer.size)
-        self._files: dict[str, BinaryIO] = {
+        self._files: dict[str, BufferedIOBase] = {
             f"{split}.{kind}": (folder / f"{split}.{kind}").open("wb") for split in SPLITS for kind in ("bin", "ends")
         }
         self._hashes = {split: hashlib.sha256() for split in SPLITS}

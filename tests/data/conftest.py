@@ -1,0 +1,45 @@
+"""Every test has a cache of its own, no folder of further corpora, and no network."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from hopflow.data.making import from_text
+from hopflow.data.pulse import Pulse
+from hopflow.data.reading import Piece
+
+SHARED = os.environ.get("HOPFLOW_DATA")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("HOPFLOW_CACHE", str(folder))
+    monkeypatch.delenv("HOPFLOW_DATA", raising=False)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+def shared(monkeypatch) -> Path:
+    """The folder with further corpora, where the machine has one."""
+    if not SHARED or not Path(SHARED).is_dir():
+        pytest.skip("HOPFLOW_DATA names no folder with corpora")
+    monkeypatch.setenv("HOPFLOW_DATA", SHARED)
+    return Path(SHARED)
+
+
+@pytest.fixture(scope="session")
+def bpe():
+    """A small byte-level BPE, made as `tokens=bpe:400` makes it."""
+    text = "It was the best of times, it's the worst of times; we'll see 1859 again.\n\nÀ demain! " * 40
+    return from_text("bpe:400", "", iter([Piece(text, True)]), Pulse(None))

@@ -1,0 +1,55 @@
+"""Morse: the international code; what it does to Shakespeare is what the paper reports."""
+
+import numpy as np
+import pytest
+
+import hopflow as hf
+from hopflow.data.morse import CODE, FIGURES, LETTERS, MARKS, to_morse
+
+
+def test_characters_become_their_code_and_a_separator_and_others_stay():
+    assert to_morse("SOS") == "... --- ... "
+    assert to_morse("Ab 7!\n") == ".- -...  --... !\n"
+    assert to_morse("Nay; 'tis") == "-. .- -.-- ; .----. - .. ... "
+    assert to_morse("ß é ½\t") == "ß é ½\t"
+
+
+def test_the_code_has_no_two_characters_alike_and_no_figure_of_another_length():
+    codes = [code for letter, code in CODE.items() if not letter.islower()]
+    assert len(set(codes)) == len(codes) == 26 + 10 + 13
+    assert {len(code) for code in FIGURES.values()} == {5}
+    assert {len(code) for code in LETTERS.values()} == {1, 2, 3, 4}
+    assert {len(code) for code in MARKS.values()} == {5, 6}
+    assert set("".join(codes)) == set(".-")
+
+
+def test_morse_can_be_read_back_up_to_case():
+    table = {code: letter for letter, code in CODE.items() if not letter.islower()}
+    text = "Speak, speak!\nFirst: you are all resolved; rather to die."
+    read, code = "", ""
+    for character in to_morse(text):
+        if character in ".-":
+            code += character
+        elif character == " " and code:
+            read, code = read + table[code], ""
+        else:
+            read += character
+    assert read == text.upper()
+
+
+def test_morse_tokens_are_the_characters_of_the_converted_text(tmp_path):
+    (tmp_path / "text.txt").write_text("Speak, speak.\n" * 20)
+    corpus = hf.data.load(tmp_path / "text.txt", "morse", 16, holdout=0.1)
+    assert corpus.tokenizer.symbols == "\n -."
+    assert corpus.decode(corpus.encode("Speak")) == to_morse("Speak")
+    converted = to_morse("Speak, speak.\n" * 20)
+    rows = sorted(corpus.decode(row) for row in corpus.batch(0, 0, corpus.rows))
+    assert rows == sorted(converted[16 * i : 16 * i + 16] for i in range(corpus.rows))
+
+
+def test_shakespeare_in_morse_needs_the_jumps_that_the_paper_counts(shared):
+    """Independent bag-of-words pairs differ in L(1 - Σ p²) places: 85.4; Table 1 [toy-OT] counts 85.47 ± 0.1."""
+    corpus = hf.data.load("shakespeare", "morse", 128)
+    share = corpus.counts.numpy() / corpus.counts.sum().item()
+    assert 128 * (1 - (share**2).sum()) == pytest.approx(85.43, abs=0.01)
+    assert np.sort(share)[-3:] == pytest.approx([0.29, 0.30, 0.40], abs=0.01)
