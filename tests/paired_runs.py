@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,6 +72,17 @@ class Shuffled(Coupling):
     def pair(self, x0, x1, generator=None, **tables):
         pairs = super().pair(x0, x1, generator, **tables)
         return replace(pairs, x1=x1.flip(0)) if self.also_data else pairs
+
+
+@dataclass(frozen=True)
+class Grumbling(Coupling):
+    """Warns of the same thing each time; so does Sinkhorn, which is given too little time."""
+
+    then: Coupling = SinkhornOT(Hamming(), eps=0.001, max_iterations=1)
+
+    def match(self, x0, x1, generator=None, *, embedding=None, network=None):
+        warnings.warn("again", DeprecationWarning, stacklevel=1)  # one that Python hides by default
+        return self.then.match(x0, x1, generator)
 
 
 class Net(torch.nn.Module):
