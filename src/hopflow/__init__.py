@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal to the table below
     from . import data as data
     from . import exact as exact
+    from . import recipes as recipes
     from .bounds import coupled_bound as coupled_bound
     from .bounds import coupled_number as coupled_number
     from .bounds import kappa_bound as kappa_bound
@@ -50,6 +51,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .predictions import Prediction as Prediction
     from .pretrained import from_pretrained as from_pretrained
     from .pretrained import save_pretrained as save_pretrained
+    from .recipes import Recipe as Recipe
     from .samplers import Euler as Euler
     from .samplers import Generation as Generation
     from .samplers import Sampler as Sampler
@@ -65,6 +67,9 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .sources import MultiMask as MultiMask
     from .sources import Source as Source
     from .sources import Uniform as Uniform
+    from .training.loop import Run as Run
+    from .training.loop import train as train
+    from .training.settings import Settings as Settings
     from .vocab import Vocab as Vocab
 
 _HOME = {
@@ -118,13 +123,17 @@ _HOME = {
     "coupled_bound": "bounds",
     "coupled_number": "bounds",
     "literal_second_bound": "bounds",
+    "train": "training.loop",
+    "Run": "training.loop",
+    "Settings": "training.settings",
+    "Recipe": "recipes",
     "Size": "models",
     "Transformer": "models",
     "Causal": "models",
     "save_pretrained": "pretrained",
     "from_pretrained": "pretrained",
 }
-_SUBMODULES = ("data", "exact")
+_SUBMODULES = ("data", "exact", "recipes")
 
 
 def __getattr__(name: str) -> Any:

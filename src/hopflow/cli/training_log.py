@@ -1,4 +1,4 @@
-"""The terminal: what a command shows while it works. A bar that moves on a terminal, plain lines elsewhere."""
+"""The log of a training run: a bar that moves on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from .output import duration, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,38 +91,3 @@ def line(row: Mapping[str, Any], steps: int) -> str:
         if name in row:
             said.append(f"{name} {row[name]:.4g} ± {row[f'{name}_se']:.2g}")
     return "  ".join(said)
-
-
-def duration(seconds: float) -> str:
-    """12 s, 3 min 4 s, 5 h 6 min, 7 d 8 h."""
-    for unit, below, whole in (("d", "h", 86400), ("h", "min", 3600), ("min", "s", 60)):
-        if seconds >= whole:
-            part = {"d": 3600, "h": 60, "min": 1}[unit]
-            return f"{int(seconds // whole)} {unit} {int(seconds % whole // part)} {below}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-
-
-def size(count: float) -> str:
-    """Bytes in a unit that keeps them short."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError
-
-
-def box(console: "Console", title: str, rows: Mapping[str, str]) -> None:
-    """A summary: names and values in a frame on a terminal, lines elsewhere."""
-    from rich.panel import Panel
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2))
-    for name, value in rows.items():
-        table.add_row(f"{name}:" if not console.is_terminal else f"[bold]{name}[/bold]", _plain(value))
-    console.print(Panel(table, title=title, expand=False) if console.is_terminal else table)
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

@@ -1,0 +1,117 @@
+"""The command line: parses, calls, prints. Commands import what they need, so that `--help` is immediate.
+
+Exit codes: 0 ok, 1 bug, 2 user input, 3 environment, 4 interrupted.
+"""
+
+import errno
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from . import bench, config, data, looks, train
+
+OK, BUG, USER, ENVIRONMENT, INTERRUPTED = range(5)
+
+# mistakes in a file name that the user typed; every other OSError is the machine's doing
+USER_ERRNO = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+}
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(train.train)
+app.command("list")(config.list_recipes)
+app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
+app.command()(looks.oracle)
+app.command()(looks.doctor)
+
+
+def _version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"hopflow {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def hopflow(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Discrete flow matching for text with as few token hops as possible."""
+
+
+def main() -> None:
+    """Run the command line; every failure becomes one short message and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without Greek letters shows "?", not a traceback
+    try:
+        code = app(sys.argv[1:] or ["--help"], prog_name="hopflow", standalone_mode=False)
+        if code == 130:  # typer's word for Ctrl-C
+            raise KeyboardInterrupt
+        sys.exit(code if isinstance(code, int) else OK)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        _fail(INTERRUPTED, str(error) or "interrupted")
+    except Exception as error:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        _fail(*diagnose(error))
+
+
+def diagnose(error: Exception) -> tuple[int, str]:
+    """The exit code and the message that an error deserves."""
+    if hasattr(error, "format_message"):  # a usage error; typer has moved its class, its method stays
+        return USER, f"{error.format_message()}\nsee: hopflow --help; settings are written key=value"
+    if isinstance(error, ValueError):
+        return USER, str(error)
+    if isinstance(error, OSError):
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return (USER if error.errno in USER_ERRNO else ENVIRONMENT), reason
+    if isinstance(error, MemoryError) or _no_memory(error):
+        return ENVIRONMENT, "out of memory: try a smaller batch, accumulate=4 or recompute=true; what was saved is kept"
+    if isinstance(error, ImportError) and not (error.name or "hopflow").startswith("hopflow"):
+        return ENVIRONMENT, f"{error}\n{_how_to_install(error.name or '')}"
+    where = "the traceback is above" if "--debug" in sys.argv else "run the command again with --debug"
+    return BUG, (
+        f"this is a bug in hopflow: {type(error).__name__}: {error}\n"
+        f"please report it with the output of `hopflow doctor`; {where}"
+    )
+
+
+def _no_memory(error: Exception) -> bool:
+    """torch says so in words on a CPU, and by a class of its own on a GPU."""
+    return type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+
+
+def _how_to_install(module: str) -> str:
+    from ..doctor import requirements
+
+    _, extras = requirements()
+    for extra, packages in sorted(extras.items(), key=lambda item: item[0] == "dev"):  # what a user would install first
+        if module.partition(".")[0].lower() in (package.lower() for package in packages):
+            return f"install it with: pip install 'hopflow[{extra}]'"
+    return "the installation is incomplete; `hopflow doctor` shows what is missing"
+
+
+def _fail(code: int, message: str) -> None:
+    """At most six lines on stderr: a message that is longer is not read."""
+    lines = message.strip().splitlines() or ["no reason given"]
+    if len(lines) > 6:
+        lines = [*lines[:5], "..."]
+    typer.echo("\n".join([f"hopflow: {lines[0]}", *(f"  {line}" for line in lines[1:])]), err=True)
+    sys.exit(code)

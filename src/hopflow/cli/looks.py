@@ -1,0 +1,73 @@
+"""hopflow doctor and hopflow oracle."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from .output import check_target, console, number, progress_line, write_json
+from .words import Debug, Json, Settings, one_of, parse_settings, whole_number
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..evaluation.tightness import Row
+
+ENVIRONMENT = 3
+
+
+def doctor(json_file: Json = None, debug: Debug = False) -> None:
+    """Show versions, devices and what is missing; paste it into an issue."""
+    from .. import doctor as physician
+
+    check_target(json_file)
+    report = physician.examine(Path.cwd())
+    if json_file:
+        write_json(json_file, report.as_json())
+    physician.show(report, console())
+    if not report.healthy:
+        raise typer.Exit(ENVIRONMENT)
+
+
+def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
+    """Run the paper's three tightness analyses (App. C.5 [C4]) exactly: paper | exact.
+
+    Settings: seed=0, analysis=all (or first, second, third).
+    """
+    chosen = parse_settings(
+        settings or [], {"seed": whole_number, "analysis": one_of("all", "first", "second", "third")}
+    )
+    check_target(json_file)
+    from ..evaluation import tightness
+
+    with progress_line() as progress:
+        analysis = chosen.get("analysis", "all")
+        analyses = tightness.ANALYSES if analysis == "all" else (analysis,)
+        rows = tightness.run(chosen.get("seed", 0), analyses, progress)
+    if json_file:
+        names = ("analysis", "quantity", "paper", "exact")
+        write_json(json_file, {"rows": [{name: getattr(row, name) for name in names} for row in rows]})
+    _show_rows(rows, console())
+
+
+def _show_rows(rows: "list[Row]", screen: "Console") -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    for analysis in dict.fromkeys(row.analysis for row in rows):
+        table = Table(
+            title=escape(f"{analysis} analysis"),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE_HEAD if screen.is_terminal else None,
+            padding=(0, 2, 0, 0),
+        )
+        table.add_column("quantity", no_wrap=True)
+        table.add_column("paper", justify="right")
+        table.add_column("exact", justify="right", style="green")
+        for row in rows:
+            if row.analysis == analysis:
+                table.add_row(escape(row.quantity), number(row.paper), number(row.exact))
+        screen.print(table)
+        screen.print()

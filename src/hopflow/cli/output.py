@@ -1,0 +1,115 @@
+"""Output: results on stdout, what is going on on stderr, files by one rename."""
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def console(stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    screen = Console(stderr=stderr, highlight=False)
+    if not screen.is_terminal:
+        screen.width = 200  # a pipe has no width: keep one finding on one line
+    return screen
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """A spinner on a terminal, plain lines elsewhere; always on stderr, so that stdout holds only results."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda text: typer.echo(text, err=True)
+        return
+    with screen.status("starting") as status:
+        yield lambda text: status.update(text)
+
+
+def check_target(file: Path | None) -> None:
+    """Find a mistyped `--json` before the work, not after it."""
+    if file is None:
+        return
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "this is a folder, a file is needed", str(file))
+    if not file.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "its folder does not exist", str(file))
+    if not os.access(file.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "its folder may not be written to", str(file))
+
+
+def write_json(file: Path, content: dict[str, Any]) -> None:
+    from .. import atomic
+
+    try:
+        text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
+    except ValueError as error:  # no input leads here: a number that is not finite must not reach a report
+        raise RuntimeError(f"the result cannot be stored: {error}") from error
+    atomic.write(file, (text + "\n").encode())
+
+
+def table(*columns: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD if console().is_terminal else None, padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(column, justify="right" if column == "bytes" else "left")
+    return made
+
+
+def show_facts(facts: Mapping[str, Any]) -> None:
+    """One fact a line: its name, its value."""
+    from rich.text import Text
+
+    screen, width = console(), max(map(len, facts)) + 2
+    for name, value in facts.items():
+        shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        screen.print(Text.assemble((name.ljust(width), "bold"), shown), soft_wrap=True)
+
+
+def number(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list | tuple):
+        return " ".join(number(item) for item in value)
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 4 s, 5 h 6 min, 7 d 8 h."""
+    for unit, below, whole in (("d", "h", 86400), ("h", "min", 3600), ("min", "s", 60)):
+        if seconds >= whole:
+            part = {"d": 3600, "h": 60, "min": 1}[unit]
+            return f"{int(seconds // whole)} {unit} {int(seconds % whole // part)} {below}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def size(count: float) -> str:
+    """Bytes in a unit that keeps them short."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def box(screen: "Console", title: str, rows: Mapping[str, str]) -> None:
+    """A summary: names and values in a frame on a terminal, lines elsewhere."""
+    from rich.markup import escape
+    from rich.panel import Panel
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        grid.add_row(f"[bold]{name}[/bold]" if screen.is_terminal else f"{name}:", escape(value))
+    screen.print(Panel(grid, title=title, expand=False) if screen.is_terminal else grid)
