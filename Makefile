@@ -17,8 +17,8 @@ setup:
 	  echo "Install one, then name it: PYTHON=python3.12 make test" >&2; exit 3; }
 	@$(PYTHON) tools/set_up.py
 
-demo: setup  ## set everything up in .venv and run the exact oracle
-	@$(BIN)/hopflow oracle
+demo: setup  ## set everything up in .venv, train two small flows and compare their hops; minutes
+	@$(BIN)/hopflow demo
 
 test: setup  ## set everything up in .venv and run the fast tests; ARGS="-k name" chooses
 	$(PYTEST) -n 2 $(ARGS)

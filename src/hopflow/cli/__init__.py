@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench, config, data, looks, train
+from . import bench, config, data, demo, looks, train
 
 OK, BUG, USER, ENVIRONMENT, INTERRUPTED = range(5)
 
@@ -31,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(train.train)
+app.command()(demo.demo)
 app.command("list")(config.list_recipes)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")

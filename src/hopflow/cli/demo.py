@@ -1,0 +1,55 @@
+"""hopflow demo."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .output import console, table
+from .training_log import line
+from .words import Debug, Offline
+
+if TYPE_CHECKING:
+    from ..demo import Demo
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write.")] = Path("demo"),
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Train two small flows on Morse code, without and with optimal transport, and compare how often tokens hop.
+
+    Takes minutes on two CPU cores. Started again in the same folder it goes on where it stopped.
+    """
+    from .. import demo as show
+
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    found = show.run(out, offline=offline, say=say, logger=lambda row: say(line(row, show.STEPS)))
+    _show(found)
+
+
+def _show(found: "Demo") -> None:
+    rows = table("pairs", "jumps per sample", "predicted", "b0 ppl", "b1 ppl", "bk ppl", "entropy, bits")
+    for name, r in found.rows.items():
+        rows.add_row(
+            name,
+            f"{r.jumps:.2f} ± {r.jumps_se:.2f}",
+            f"{r.predicted_jumps:.2f} ± {r.predicted_jumps_se:.2f}",
+            f"{r.b0_ppl:.3f} ± {r.b0_se:.3f}",
+            f"{r.b1_ppl:.3f} ± {r.b1_se:.3f}",
+            f"{r.bk_ppl:.3f} ± {r.bk_se:.3f}",
+            f"{r.entropy_bits:.2f}",
+        )
+    screen = console()
+    screen.print(rows)
+    one, other = found.rows.values()
+    screen.print(
+        f"\nOptimal transport lets tokens hop {1 - other.jumps / one.jumps:.1%} less often. Predicted from the pairs "
+        f"alone, before training: {1 - other.predicted_jumps / one.predicted_jumps:.1%}."
+    )
+    screen.print(f"A flow that learned nothing would have the perplexity of its source, {found.source_ppl:.3f}.")
+    screen.print(f"Checkpoints, samples, plots and the report: {found.folder / 'report.md'}")
+    screen.print("Next: hopflow train YOUR.txt, hopflow list, hopflow train morse_exact_laptop")
