@@ -13,6 +13,7 @@ import hopflow as hf
 from hopflow.pretrained import from_pretrained
 from hopflow.recipes import Recipe, build, named, names, plan, resolve
 from hopflow.recipes.choices import FAMILIES, choose, members
+from hopflow.recipes.facts import facts
 from hopflow.training.metrics import read
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on; who would not? " * 40
@@ -226,3 +227,16 @@ def test_a_plan_s_checkpoint_is_as_large_as_the_real_one(text, tmp_path):
     folder = max((tmp_path / "run" / "checkpoints").iterdir())
     real = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     assert planned.checkpoint_bytes == pytest.approx(real, rel=0.05)
+
+
+def test_the_paper_s_values_belong_to_recipes_and_name_their_table():
+    rows = facts()
+    assert {row["recipe"] for row in rows} <= set(names())
+    assert all(row["table"].startswith("Table") and row["value"] > 0 for row in rows)
+    (value,) = [
+        row["value"]
+        for row in rows
+        if row["recipe"] == "dfm_b_exact_ema" and row.get("judge") == "gpt2-large" and row.get("steps") == 32
+    ]
+    assert value == 182.4
+    assert {row["is_bound"] for row in rows if row["quantity"] == "coupled"} == {False}

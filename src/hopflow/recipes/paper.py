@@ -12,7 +12,7 @@ from .recipe import Recipe
 
 
 def dfm_b() -> Recipe:
-    """Bag-of-words source on OpenWebText, no OT. Section 5.4 [exp_OT_l2]"""
+    """Bag-of-words source on OpenWebText, no OT. Section 5.3 [exp_OT_l2]"""
     return Recipe(
         name="dfm_b",
         data="openwebtext",
