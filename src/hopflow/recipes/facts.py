@@ -8,6 +8,6 @@ from typing import Any
 
 @cache
 def facts() -> tuple[dict[str, Any], ...]:
-    """Every value of the paper's tables that a recipe stands for: recipe, table, quantity, value, unit, and for what."""
+    """Every value of the paper's tables that a recipe stands for: its table, quantity, value and unit."""
     text = files(__package__).joinpath("paper.json").read_text(encoding="utf-8")
     return tuple(json.loads(text)["rows"])
