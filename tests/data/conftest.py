@@ -5,10 +5,12 @@ import socket
 from pathlib import Path
 
 import pytest
+from tokenizers.pre_tokenizers import ByteLevel
 
-from hopflow.data.making import from_text
+from hopflow.data.making import _byte_level, from_text
 from hopflow.data.pulse import Pulse
 from hopflow.data.reading import Piece
+from hopflow.data.tokenizers import Subwords
 
 SHARED = os.environ.get("HOPFLOW_DATA")
 
@@ -36,6 +38,15 @@ def shared(monkeypatch) -> Path:
         pytest.skip("HOPFLOW_DATA names no folder with corpora")
     monkeypatch.setenv("HOPFLOW_DATA", SHARED)
     return Path(SHARED)
+
+
+@pytest.fixture(scope="session")
+def pairs():
+    """A byte-level BPE that merges any two bytes: a cut at any place but the end of a word changes its ids."""
+    alphabet = sorted(ByteLevel.alphabet())
+    merges = [[a, b] for a in alphabet for b in alphabet]
+    vocabulary = {token: i for i, token in enumerate([*alphabet, *(a + b for a, b in merges)])}
+    return Subwords(_byte_level(vocabulary, merges), "pairs")
 
 
 @pytest.fixture(scope="session")

@@ -49,17 +49,24 @@ def window(size):
 
 @given(SPOKEN, st.integers(1, 20), st.integers(1, 9))
 @example("it's  the\n\n times", 3, 2)
-def test_bpe_in_segments_is_bpe_of_the_whole(bpe, text, size, step):
-    whole = bpe._ask([text])[0]
+def test_bpe_in_segments_is_bpe_of_the_whole(pairs, text, size, step):
+    whole = pairs._ask([text])[0]
     with window(8):
-        assert in_segments(bpe, text, size, step)[0] == whole
+        assert in_segments(pairs, text, size, step)[0] == whole
 
 
 @given(SPOKEN)
 @example("½5 a½5 don't  x\x1cy a\u0301b _a a_ 日a a日 it's'll")
-def test_bpe_word_by_word_is_bpe_of_the_whole(bpe, text):
-    assert bpe._words is not None
-    assert bpe.encode(text) == bpe._ask([text])[0]
+def test_bpe_word_by_word_is_bpe_of_the_whole(pairs, text):
+    assert pairs._words is not None
+    assert pairs.encode(text) == pairs._ask([text])[0]
+
+
+def test_no_character_is_a_blank_or_a_mark_to_one_side_only(pairs):
+    """Every character of the basic plane, after and before letters, marks, figures and blanks."""
+    points = [point for point in range(0x10000) if not 0xD800 <= point < 0xE000]
+    texts = ["".join(f"!{c}!a{c}b{c}1{c} {c}" for c in map(chr, points[i : i + 64])) for i in range(0, len(points), 64)]
+    assert [ids.tolist() for ids in pairs.encode_all(texts)] == pairs._ask(texts)
 
 
 def test_what_gpt2_gives_for_real_text_word_by_word(shared):
@@ -81,6 +88,13 @@ def test_characters_bytes_and_morse_may_be_cut_anywhere(text, size, step):
             ids, parts, _ = in_segments(tokenizer, text, size, step)
             assert ids == tokenizer.encode(text)
             assert parts == max(1, -(-len(text) // size))
+
+
+def test_a_cut_within_a_word_changes_ids(pairs):
+    """So that the tests here can fail."""
+    assert pairs.encode("times!") == [*pairs.encode("times"), *pairs.encode("!")]
+    for left, right in (("ti", "mes"), ("!", "\x1c"), ("½", "5"), ("a ", "b"), (" ", " ")):
+        assert pairs.encode(left + right) != pairs.encode(left) + pairs.encode(right)
 
 
 def test_long_lines_are_cut(bpe):

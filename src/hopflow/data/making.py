@@ -114,15 +114,16 @@ def _train(size: int, documents: Iterator[Piece], pulse: Pulse) -> Subwords:
         vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
     )
 
+    read = 0
+
     def texts() -> Iterator[str]:
-        done = 0
+        nonlocal read
         for segment in segments(documents, untrained, Tally()):
             yield segment.text
-            done += len(segment.text)
-            pulse.beat(lambda: f"learning BPE: {done / 1e6:.0f} M characters read")  # noqa: B023
-        pulse.say(f"learning BPE: merging up to {size} tokens")
+            read += len(segment.text)
 
-    engine.train_from_iterator(texts(), trainer)
+    with pulse.meanwhile(lambda: f"learning BPE: {read / 1e6:.0f} M characters read, up to {size} tokens"):
+        engine.train_from_iterator(texts(), trainer)
     model = json.loads(engine.to_str())["model"]
     merges = [pair if isinstance(pair, list) else pair.split(" ") for pair in model["merges"]]
     return Subwords(_byte_level(model["vocab"], merges), f"bpe:{size}")

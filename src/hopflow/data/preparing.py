@@ -69,13 +69,13 @@ def prepare(
 
 
 def _build(target: Path, source: Source, plan: Plan, tokenizer: Tokenizer | None, pulse: Pulse) -> None:
-    found, start = survey(source, pulse), time.perf_counter()
+    found = survey(source, pulse)
     if tokenizer is None:
         documents = split(source, found, plan.holdout, plan.seed, Tally())
         tokenizer = from_text(plan.tokens, found.characters, documents, pulse)
     if found.several or not plan.pack:
         tokenizer = tokenizer.with_end()
-    writer, tally = Writer(target, tokenizer), Tally()
+    writer, tally, start = Writer(target, tokenizer), Tally(), time.perf_counter()
     try:
         documents = split(source, found, plan.holdout, plan.seed, tally)
         for piece, ids in _tokenised(documents, tokenizer, tally):

@@ -1,7 +1,9 @@
 """Pulse: a sign of life every few seconds, and no more than that."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 Progress = Callable[[str], None]
 
@@ -24,3 +26,20 @@ class Pulse:
         """Pass this on if it is time; the text is only made then."""
         if time.monotonic() - self._last >= self._seconds:
             self.say(text())
+
+    @contextmanager
+    def meanwhile(self, text: Callable[[], str]) -> Iterator[None]:
+        """Beat from a thread of its own, while a library works that does not call back."""
+        done, start = threading.Event(), time.monotonic()
+
+        def keep_beating() -> None:
+            while not done.wait(self._seconds):
+                self.beat(lambda: f"{text()} ({time.monotonic() - start:.0f} s)")
+
+        thread = threading.Thread(target=keep_beating, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()

@@ -105,23 +105,19 @@ def _open(path: Path) -> BufferedIOBase:
 def _read_text(file: BufferedIOBase, path: Path, tally: Tally) -> Iterator[Piece]:
     """Split at the end-of-text mark; the line break on each side of it belongs to the mark."""
     hold = len(END) + 1  # what may still turn out to be a mark with its line break
-    text, after_mark = "", False
+    text, after_mark, nothing_yet = "", False, False
     for decoded in _decoded(file, path, tally):
-        text += decoded
-        while True:
-            if after_mark and text:
-                text, after_mark = text.removeprefix("\n"), False
-            at = text.find(END)
-            if at < 0:
-                break
-            yield Piece(text[:at].removesuffix("\n"), True)
-            text, after_mark = text[at + len(END) :], True
+        *closed, text = (text + decoded).split(END)
+        for part in closed:
+            yield Piece((part.removeprefix("\n") if after_mark else part).removesuffix("\n"), True)
+            after_mark = nothing_yet = True
+        if after_mark and text:
+            text, after_mark = text.removeprefix("\n"), False
         if len(text) > hold:
             yield Piece(text[:-hold], False)
-            text = text[-hold:]
-    if after_mark:
-        return  # a mark at the very end closes the last document and opens none
-    yield Piece(text, True)
+            text, nothing_yet = text[-hold:], False
+    if text or not nothing_yet:  # a mark at the very end closes the last document and opens none
+        yield Piece(text, True)
 
 
 def _decoded(file: BufferedIOBase, path: Path, tally: Tally) -> Iterator[str]:

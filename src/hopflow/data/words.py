@@ -7,8 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 BUDGET = 48 << 20  # bytes, roughly; beyond it the memory starts afresh
-# English words without the marks after them: there are far fewer of these
-_WORD = re.compile(r"\s*[A-Za-z]+(?=[\W_]|\Z)|\s*\S+|\s+")
+# Unicode's blanks, as the pre-tokenizer's \s has them; Python's own \s also takes U+001C … U+001F
+_BLANK = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# English words without the marks after them, of which there are far fewer; characters that newer Unicode versions may
+# call letters do not count as marks
+_MARK = rf"{_BLANK}\x00-@\[-`{{-\x7f\u2010-\u2027"
+_WORD = re.compile(rf"[{_BLANK}]*[A-Za-z]+(?=[{_MARK}]|\Z)|[{_BLANK}]*[^{_BLANK}]+|[{_BLANK}]+")
 
 Ids = NDArray[np.uint32]
 
