@@ -34,8 +34,8 @@ test-slow: setup  ## the slow tests: wheel, long statistics
 torture: setup  ## the torture tests: long fault and fuzz campaigns
 	$(PYTEST) -m torture $(ARGS)
 
-reproduce:  ## the paper's tables (arrives with the recipes)
-	@echo "make reproduce arrives with the recipes; until then: make demo"
+reproduce: setup  ## train Table 1 again at laptop size; hours
+	$(BIN)/hopflow reproduce morse --json runs/morse.json
 
 clean:  ## remove caches and build products; .venv stays (rm -rf .venv starts afresh)
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -23,8 +23,8 @@ from .sources import Source
 Rows = Callable[..., Tensor]
 """A function of logits (n, Vd) and further columns (n,) that gives (n,) or (n, m)."""
 
-CHUNK = 1 << 22
-"""Elements of (rows × V) that are held in float32 at once."""
+CHUNK, GPU_CHUNK = 1 << 22, 1 << 28
+"""Elements of (rows × V) that are held in float32 at once; a GPU is idle between small pieces."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Scores:
                 source.vocab.check_logits(logits)
                 return fn(logits, *columns)
 
-            pieces = _split(_rows(source.vocab.data), features.flatten(0, 1), *(c.flatten() for c in columns))
+            pieces = _split(_rows(source.vocab.data, features), features.flatten(0, 1), *(c.flatten() for c in columns))
             out = torch.cat([checkpoint(run, *piece, use_reentrant=False) for piece in pieces])
             return out.unflatten(0, sample.xt.shape)
 
@@ -126,13 +126,13 @@ class _Rowwise(torch.autograd.Function):
     def forward(ctx: Any, fn: Rows, logits: Tensor, *columns: Tensor) -> Tensor:
         ctx.fn = fn
         ctx.save_for_backward(logits, *columns)
-        return torch.cat([fn(*piece) for piece in _split(_rows(logits.shape[1]), logits, *columns)])
+        return torch.cat([fn(*piece) for piece in _split(_rows(logits.shape[1], logits), logits, *columns)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         logits, *columns = ctx.saved_tensors
         grad_logits = torch.empty_like(logits)
-        for upstream, target, *piece in _split(_rows(logits.shape[1]), *grads, grad_logits, logits, *columns):
+        for upstream, target, *piece in _split(_rows(logits.shape[1], logits), *grads, grad_logits, logits, *columns):
             with torch.enable_grad():
                 rows = piece[0].detach().requires_grad_()
                 value = ctx.fn(rows, *piece[1:])
@@ -140,8 +140,8 @@ class _Rowwise(torch.autograd.Function):
         return None, grad_logits, *(None for _ in columns)
 
 
-def _rows(width: int) -> int:
-    return max(1, CHUNK // width)
+def _rows(width: int, where: Tensor) -> int:
+    return max(1, (CHUNK if where.device.type == "cpu" else GPU_CHUNK) // width)
 
 
 def _split(rows: int, *tensors: Tensor) -> list[tuple[Tensor, ...]]:

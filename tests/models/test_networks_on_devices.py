@@ -53,7 +53,7 @@ def test_logits_and_gradients_are_those_of_the_cpu(device, kind):
     model = network(kind)
     here = gradients(copy.deepcopy(model), *inputs(kind, "cpu"))
     there = gradients(copy.deepcopy(model).to(device), *inputs(kind, device))
-    torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(there, here, rtol=5e-3, atol=5e-4)  # measured on an H200: up to 1.4e-4
 
 
 @each_device

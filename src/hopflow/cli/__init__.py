@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench, config, data, demo, looks, train
+from . import bench, config, data, demo, looks, reproduce, train
 
 OK, BUG, USER, ENVIRONMENT, INTERRUPTED = range(5)
 
@@ -36,6 +36,7 @@ app.command("list")(config.list_recipes)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+app.add_typer(reproduce.app, name="reproduce")
 app.command()(looks.oracle)
 app.command()(looks.doctor)
 
