@@ -6,6 +6,7 @@ Exit codes: 0 ok, 1 bug, 2 user input, 3 environment, 4 interrupted.
 import errno
 import sys
 import traceback
+import warnings
 from typing import Annotated
 
 import typer
@@ -60,6 +61,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without Greek letters shows "?", not a traceback
+    warnings.showwarning = _warn
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="hopflow", standalone_mode=False)
         if code == 130:  # typer's word for Ctrl-C
@@ -106,6 +108,11 @@ def _how_to_install(module: str) -> str:
         if module.partition(".")[0].lower() in (package.lower() for package in packages):
             return f"install it with: pip install 'hopflow[{extra}]'"
     return "the installation is incomplete; `hopflow doctor` shows what is missing"
+
+
+def _warn(message: Warning | str, *where: object, **more: object) -> None:
+    """What a library says in passing, without the line of code it said it in."""
+    typer.echo(f"hopflow: warning: {str(message).partition(chr(10))[0]}", err=True)
 
 
 def _fail(code: int, message: str) -> None:

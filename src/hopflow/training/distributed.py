@@ -34,8 +34,20 @@ def launched(device: str) -> Iterator[None]:
     dist.init_process_group("nccl" if gpus else "gloo", timeout=timedelta(minutes=10))
     try:
         yield
+    except RuntimeError as error:
+        if not _is_lost(error):
+            raise
+        raise ConnectionError(
+            "another process of this run is gone; its own message says why. The same command goes on from the last "
+            "checkpoint"
+        ) from error
     finally:
         dist.destroy_process_group()
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    """gloo has no class for its errors; they name its source."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
 class GlobalPairing:

@@ -5,6 +5,8 @@ The same call goes on where the folder's last checkpoint was taken, to the bit o
 
 import hashlib
 import json
+import logging
+import math
 import resource
 import sys
 import time
@@ -17,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from .. import atomic
 from ..flow import Flow
@@ -34,6 +36,8 @@ from .shares import Share
 from .signals import Interrupted, Stop
 from .tasks import CausalTask, FlowTask, Task, Text
 from .trainer import NotFinite, Trainer
+
+log = logging.getLogger("hopflow")
 
 Logger = Callable[[Row], None]
 
@@ -136,7 +140,7 @@ class _Course:
         if found.step > self.settings.steps:
             raise ValueError(f"{self.path} has taken {found.step} steps already, more than steps={self.settings.steps}")
         self.trainer.load(found)
-        self.seconds = float(found.facts["seconds"])
+        self.seconds = float(found.facts.get("seconds", 0.0))
         for row in read(self.path / "metrics.jsonl"):
             self.last |= row
         return found.step
@@ -144,21 +148,28 @@ class _Course:
     def save(self, step: int) -> None:
         """One checkpoint of all processes, written by the first."""
         groups = self.trainer.state()
-        if not self.first:
-            return
+        _refuse_not_finite(groups, step)
+        if self.first:
+            self._write(step, groups)
+        # who started the processes may end all of them once the first one leaves: none leaves before it is written
+        wait_for_all()
+
+    def _write(self, step: int, groups: dict[str, dict[str, Tensor]]) -> None:
         facts = {"seconds": self.seconds, "recipe_hash": self.digest, "torch": str(torch.__version__)}
         tokenizer = getattr(self.corpus, "tokenizer", None)
         config = describe(self.trainer.model, self.flow, tokenizer=tokenizer, recipe=asdict(self.settings))
         home = self.path / CHECKPOINTS
         checkpoints.save(home, Checkpoint(step, groups, facts, partial(sealed, config, "model.safetensors")))
+        checkpoints.set_aside(home, step)
         checkpoints.prune(home, self.settings.keep)
 
     def _update(self, step: int, stop: Stop) -> None:
         try:
-            self.trainer.update(step, asked=stop.asked is not None)
+            self.trainer.update(step, asked=lambda: stop.asked is not None)
         except NotFinite as error:
+            dumped = self.trainer.dump(step, self.path)
             self.save(step)
-            raise NotFinite(f"{error}. The batch is in {self.trainer.dump(step, self.path)}") from None
+            raise NotFinite(f"{error}. The batch is in {dumped}") from None
         self._tokens += self.task.tokens(step)
 
     def _save_if_due(self, done: int) -> None:
@@ -213,7 +224,10 @@ class _Course:
             lines = [json.dumps({"step": step, "text": text}, ensure_ascii=False) for text in look.texts]
             atomic.write(self.path / "samples.jsonl", "".join(f"{line}\n" for line in lines).encode())
         self._clock += time.perf_counter() - started
-        return look.numbers
+        bad = [name for name, value in look.numbers.items() if not math.isfinite(value)]
+        if bad:  # the weights are sound and the run shall go on; what is not a number is not reported
+            log.warning("step %d: %s not finite, not reported", step + 1, ", ".join(bad))
+        return {name: value for name, value in look.numbers.items() if name not in bad}
 
 
 def identify(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings) -> dict[str, Any]:
@@ -234,6 +248,17 @@ def _flat(prefix: str, value: Any) -> dict[str, Any]:
     if isinstance(value, list | tuple) and len(value) > 16:
         value = hashlib.sha256(json.dumps(value).encode()).hexdigest()
     return {prefix.removeprefix("."): value}
+
+
+def _refuse_not_finite(groups: Mapping[str, Mapping[str, Tensor]], step: int) -> None:
+    """Weights may overflow under a finite gradient, and would be the last ones a run goes on with."""
+    for group in groups.keys() - {"pairs"}:
+        for name, tensor in groups[group].items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise NotFinite(
+                    f"{name} ({group}) is no longer a number after step {step - 1}: not saved, the checkpoint before "
+                    f"it is intact. Lower lr or weight_decay"
+                )
 
 
 def choose_device(name: str) -> torch.device:

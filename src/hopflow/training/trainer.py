@@ -1,6 +1,7 @@
 """The trainer: one update after another, and everything that the next one depends on."""
 
 import json
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -50,8 +51,8 @@ class Trainer:
         if share.world > 1:
             self._loss = DistributedDataParallel(task.loss, device_ids=[device] if device.type == "cuda" else None)
 
-    def update(self, step: int, asked: bool = False) -> None:
-        """One step, or NotFinite before anything has changed. `asked` tells the other processes of a stop."""
+    def update(self, step: int, asked: Callable[[], bool] = lambda: False) -> None:
+        """One step, or NotFinite before anything has changed. `asked`: was this process asked to stop by now?"""
         torch.manual_seed(stream_seed(self.settings.seed, "dropout", step, self.share.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.rate_at(step)
@@ -67,7 +68,7 @@ class Trainer:
             (loss * (self.share.world / tokens)).backward()
             nats += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        total, self.stop = self._agree(float(nats), asked)
+        total, self.stop = self._agree(float(nats), asked())
         self.loss, self.grad_norm = total / tokens, float(norm)
         if not (torch.isfinite(norm) and torch.isfinite(torch.tensor(self.loss))):
             raise NotFinite(
@@ -100,6 +101,11 @@ class Trainer:
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on where `state` was taken."""
         groups = checkpoint.groups
+        needed = {"model", "optimizer", "pairs"}
+        needed |= {"train"} if self.average else set()
+        needed |= {"ot_ema"} if self.ot_average else set()
+        if missing := needed - groups.keys():
+            raise ValueError(f"the checkpoint of step {checkpoint.step} lacks {', '.join(sorted(missing))}")
         restore(self.model.state_dict(), groups["train" if self.average else "model"], "the network")
         if self.average:
             weights = {name: groups["model"][name] for name in self.average.weights}
@@ -130,7 +136,7 @@ class Trainer:
             "grad_norm": repr(self.grad_norm),
             "x1": batch[-1 if len(batch) == 1 else 1].tolist(),
         }
-        file = folder / f"not-finite-{step}.json"
+        file = folder / (f"not-finite-{step}-{self.share.rank}.json" if self.share.rank else f"not-finite-{step}.json")
         atomic.write(file, json.dumps(facts).encode())
         return file
 
