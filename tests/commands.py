@@ -1,4 +1,4 @@
-"""The command line in processes of its own: forked from a warm one, which saves the seconds of importing torch, or fresh.
+"""The command line in processes of its own: forked from a warm one, which need not import torch again, or fresh.
 
 What a test of signals and kills needs: start `hopflow …`, wait for a step, hit it, read what it said.
 """
@@ -16,10 +16,22 @@ from pathlib import Path
 from hopflow import cli
 from hopflow.training import loop  # noqa: F401  (imported before the fork, so that no child has to)
 
-PATIENCE = 120.0
+PATIENCE = 60.0
 FOX = "the quick brown fox jumps over the lazy dog, and the dog sleeps on; who would not? " * 40
 SMALL = ("length=16", "batch=4", "ot_batch=8", "holdout=0.1", "log_every=1", "eval_every=0", "eval_rows=2")
 SMALL += ("eval_samples=2", "eval_steps=2", "warmup=2", "device=cpu")
+
+
+RUNNING: list["Command"] = []
+
+
+def end_all() -> None:
+    """Whatever a failed test has left running."""
+    while RUNNING:
+        command = RUNNING.pop()
+        if not command.over:
+            command.hit(signal.SIGKILL)
+            command.wait()
 
 
 class Command:
@@ -37,6 +49,7 @@ class Command:
         self._start = self._fresh if fresh else self._forked
         self.pid = self._start(arguments, before, env or {})
         self.code: int | None = None
+        RUNNING.append(self)
 
     def hit(self, number: int = signal.SIGKILL) -> None:
         if self.code is None:
@@ -75,8 +88,9 @@ class Command:
             output = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             for stream in (1, 2):
                 os.dup2(output, stream)
+            os.closerange(3, 1024)  # whoever waits for the end of pytest's own output shall not wait for this process
             # past whatever pytest has put in their place
-            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: PTH123, SIM115
+            sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             os.environ |= env

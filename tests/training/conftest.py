@@ -1,6 +1,6 @@
 import pytest
 
-from commands import FOX
+import commands
 
 
 @pytest.fixture
@@ -8,5 +8,11 @@ def fox(tmp_path, monkeypatch):
     """A small text; what is made of it is cached beside it."""
     monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "fox.txt"
-    file.write_text(FOX)
+    file.write_text(commands.FOX)
     return str(file)
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left():
+    yield
+    commands.end_all()
