@@ -1,10 +1,27 @@
+import sys
+
 import pytest
 
 import commands
+from hopflow import cli
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory):
+    """One step in this process: what is imported on the way, forked processes need not import again."""
+    home = tmp_path_factory.mktemp("warm")
+    (home / "fox.txt").write_text(commands.FOX)
+    words = ["train", str(home / "fox.txt"), *commands.SMALL, "steps=1", "workers=0", f"out={home / 'run'}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOPFLOW_CACHE", str(home / "cache"))
+        patch.setattr(sys, "argv", ["hopflow", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    assert end.value.code == 0
 
 
 @pytest.fixture
-def fox(tmp_path, monkeypatch):
+def fox(warm, tmp_path, monkeypatch):
     """A small text; what is made of it is cached beside it."""
     monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "fox.txt"

@@ -24,7 +24,7 @@ def command(fox: str, out: Path, steps: int = STEPS, workers: int = 0, **options
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> list[object]:
+def whole(warm, tmp_path_factory) -> list[object]:
     """The losses of a run that nobody disturbs."""
     home = tmp_path_factory.mktemp("whole")
     (home / "fox.txt").write_text(FOX)
@@ -142,7 +142,7 @@ def killed(fox: str, out: Path, whole: list[object], dice: random.Random, fresh:
     first = 0
     while True:
         run = command(fox, out, workers=1, fresh=fresh)
-        first += dice.randrange(1, 7)
+        first += dice.randrange(2, 6)
         until_step(run, out, first)
         workers |= children(run.pid)
         if run.over:
