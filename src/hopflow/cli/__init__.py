@@ -4,6 +4,7 @@ Exit codes: 0 ok, 1 bug, 2 user input, 3 environment, 4 interrupted.
 """
 
 import errno
+import os
 import sys
 import traceback
 import warnings
@@ -121,4 +122,9 @@ def _fail(code: int, message: str) -> None:
     if len(lines) > 6:
         lines = [*lines[:5], "..."]
     typer.echo("\n".join([f"hopflow: {lines[0]}", *(f"  {line}" for line in lines[1:])]), err=True)
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # where one of several processes is lost, torch's own threads wait for it for minutes, also at the exit
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
