@@ -1,4 +1,5 @@
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,22 @@ def fox(warm, tmp_path, monkeypatch):
     file = tmp_path / "fox.txt"
     file.write_text(commands.FOX)
     return str(file)
+
+
+@pytest.fixture
+def hopflow(monkeypatch, capsys):
+    """Run a command in this process: its exit code and what it said."""
+
+    def command(*words: str) -> SimpleNamespace:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["hopflow", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        message = err[err.index("hopflow: ") :] if "hopflow: " in err else ""
+        return SimpleNamespace(code=end.value.code, out=out, err=err, message=message)
+
+    return command
 
 
 @pytest.fixture(autouse=True)

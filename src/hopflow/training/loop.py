@@ -79,15 +79,15 @@ def train(
     model.to(device)
     wait_for_all()  # every process has found the same free folder before the first one makes it
     with ExitStack() as stack:
-        if share.rank == 0:
-            folder = stack.enter_context(RunFolder(path))
-            longer = {"steps"} if settings.rate == "constant" else set()
-            folder.settle(identify(model, flow, corpus, settings), asdict(settings), longer)
-        wait_for_all()
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(_repeatable(settings.deterministic))
         task = stack.enter_context(closing(_task(model, flow, corpus, settings, share)))
         trainer = Trainer(model, task, settings, device, share)
+        if share.rank == 0:  # only now, so that no mistake so far has left a folder that says what the run is
+            folder = stack.enter_context(RunFolder(path))
+            longer = {"steps"} if settings.rate == "constant" else set()
+            folder.settle(identify(model, flow, corpus, settings), asdict(settings), longer)
+        wait_for_all()
         return _Course(trainer, path, corpus, flow, logger, progress).run()
 
 

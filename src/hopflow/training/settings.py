@@ -10,7 +10,7 @@ HELP, ROLE = "help", "role"
 LEARNS = "what is learned"
 RUNS = "how it runs"
 MOST = 10**9
-"""Of whatever is counted; far beyond use, and far below where the arithmetic of tensors overflows."""
+"""Of every number; far beyond use, and far below where the arithmetic of tensors overflows."""
 
 
 def learns(default: Any, help: str) -> Any:
@@ -64,8 +64,8 @@ class Settings:
         for name in ("ot_ema", "weight_ema", "beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", self)
         for name in ("lr", "clip", "adam_eps"):
-            _require(0 < getattr(self, name) < math.inf, name, "above 0", self)
-        _require(self.weight_decay < math.inf, "weight_decay", "a finite number", self)
+            _require(0 < getattr(self, name) <= MOST, name, f"above 0, and at most {MOST:,}", self)
+        _require(self.weight_decay <= MOST, "weight_decay", f"at most {MOST:,}", self)
         for key in fields(self):
             value = getattr(self, key.name)
             if isinstance(value, int) and key.name != "seed":
