@@ -13,7 +13,7 @@ from commands import SMALL, Command, losses, rows, until_step
 from hopflow.training.trainer import Trainer
 
 KEYS = (*SMALL, "save_every=4", "workers=0", "ahead=1")
-COUPLINGS = ("coupling=independent", "coupling=exact")  # the latter reads the embedding table
+COUPLINGS = (["coupling=independent", "accumulate=2"], ["coupling=exact"])  # the latter reads the embedding table
 WITHIN = 60.0
 """Seconds after which a process that lost another one must be gone."""
 
@@ -60,15 +60,15 @@ def given(home: Path, step: int) -> dict[str, torch.Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("coupling", COUPLINGS, ids=["independent", "exact"])
 def test_a_run_goes_on_with_another_number_of_processes_and_is_given_the_same(fox, tmp_path, coupling):
     homes = {name: tmp_path / f"{name} inputs" for name in ("alone", "changing")}
     for home in homes.values():
         home.mkdir()
-    (alone,) = start(fox, tmp_path / "alone", 1, coupling, "steps=9", inputs=homes["alone"])
+    (alone,) = start(fox, tmp_path / "alone", 1, *coupling, "steps=9", inputs=homes["alone"])
     assert alone.wait() == 0, alone.said
     for world, steps in ((1, 3), (2, 6), (1, 9)):  # an OT batch lasts two steps: 3 lies within one
-        for command in start(fox, tmp_path / "run", world, coupling, f"steps={steps}", inputs=homes["changing"]):
+        for command in start(fox, tmp_path / "run", world, *coupling, f"steps={steps}", inputs=homes["changing"]):
             assert command.wait() == 0, command.said
     for step in range(9):
         one, other = given(homes["alone"], step), given(homes["changing"], step)
