@@ -125,6 +125,8 @@ class _Course:
                     self.last |= row
                     if self.logger:
                         self.logger(row)
+                # a look may take long; several processes must agree, and do so at the next step
+                self.trainer.stop |= self.trainer.share.world == 1 and stop.asked is not None
                 self._save_if_due(step + 1)
                 if self.progress:
                     self.progress(step + 1, self.settings.steps)
@@ -213,7 +215,7 @@ class _Course:
         self._tokens = 0
         return row
 
-    def _examine(self, step: int) -> dict[str, float | int]:
+    def _examine(self, step: int) -> dict[str, Any]:
         """A look at held-out text, while the clock of the steps stands still."""
         if not self.first:
             return {}
@@ -227,7 +229,8 @@ class _Course:
         bad = [name for name, value in look.numbers.items() if not math.isfinite(value)]
         if bad:  # the weights are sound and the run shall go on; what is not a number is not reported
             log.warning("step %d: %s not finite, not reported", step + 1, ", ".join(bad))
-        return {name: value for name, value in look.numbers.items() if name not in bad}
+        sound = {name: value for name, value in look.numbers.items() if name not in bad}
+        return {**sound, "precision": self.trainer.precision, "recipe_hash": self.digest} if sound else {}
 
 
 def identify(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings) -> dict[str, Any]:

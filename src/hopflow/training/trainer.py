@@ -119,12 +119,15 @@ class Trainer:
         """The network as it is to be sampled: with averaged weights, where there is an average."""
         return self.average.worn(self.model) if self.average else nullcontext()
 
+    @property
+    def precision(self) -> str:
+        """What the network calculates in: bf16 or float32."""
+        if self.settings.precision != "auto":
+            return self.settings.precision
+        return "bf16" if self.device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+
     def autocast(self) -> AbstractContextManager[object]:
-        wanted = self.settings.precision
-        if wanted == "auto":
-            able = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
-            wanted = "bf16" if able else "float32"
-        return torch.autocast(self.device.type, torch.bfloat16) if wanted == "bf16" else nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def dump(self, step: int, folder: Path) -> Path:
         """Which sequences a step was given, for whoever wants to know why it failed."""
