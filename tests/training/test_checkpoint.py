@@ -135,6 +135,44 @@ def test_a_state_that_names_a_file_elsewhere_is_refused(tmp_path):
         checkpoint.load(folder)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "1"},
+        {"step": -1},
+        {"step": True},
+        {"facts": {"seconds": "long"}},
+        {"facts": {"seconds": [1]}},
+        {"facts": 7},
+        {"files": ["model.safetensors"]},
+        {"files": {"model.safetensors": {"bytes": "200"}}},
+        {"files": {"model.safetensors": None}},
+        {"version": "one"},
+        {"version": None},
+    ],
+    ids=str,
+)
+def test_a_state_with_a_right_digest_and_wrong_content_is_damaged(tmp_path, change):
+    folder = checkpoint.save(tmp_path, example(1))
+    state = json.loads((folder / "state.json").read_text().rsplit("\n", 2)[0])
+    body = json.dumps({**state, **change})
+    (folder / "state.json").write_text(f"{body}\n{checkpoint._digest(body.encode())}\n")
+    with pytest.raises(Damaged, match=r"state\.json is damaged"):
+        checkpoint.load(folder)
+
+
+def test_checkpoints_beyond_the_one_just_saved_are_set_aside(tmp_path):
+    for step in (1, 2, 3, 4):
+        checkpoint.save(tmp_path, example(step))
+    for _ in range(2):  # the name that it gets may be taken
+        checkpoint.set_aside(tmp_path, 2)
+        assert checkpoint.latest(tmp_path).step == 2
+        checkpoint.save(tmp_path, example(4))
+    checkpoint.set_aside(tmp_path, 2)
+    names = sorted(f.name.partition("step-")[0] + str(int(f.name[-9:])) for f in tmp_path.iterdir())
+    assert names == ["1", "2", "damaged-3", "damaged-4"]
+
+
 def test_a_format_of_the_future_is_named_and_not_passed_over(tmp_path, monkeypatch):
     checkpoint.save(tmp_path, example(1))
     monkeypatch.setattr(checkpoint, "VERSION", 2)

@@ -173,6 +173,7 @@ def test_a_look_at_held_out_text_reports_a_bound_jumps_and_samples(tmp_path):
     assert out.last["b0_ppl"] > 1
     assert out.last["b0_se"] > 0
     assert out.last["jumps"] == 12  # every position leaves its mask once
+    assert (out.last["precision"], out.last["recipe_hash"]) == ("float32", out.recipe_hash)
     lines = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [len(line["text"]) for line in lines] == [12, 12, 12]
 

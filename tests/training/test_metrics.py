@@ -46,3 +46,11 @@ def test_lines_that_are_no_rows_end_the_reading(tmp_path):
     assert read(tmp_path / "m") == [{"step": 0}]
     (tmp_path / "m").write_text(json.dumps({"loss": 1}))
     assert read(tmp_path / "m") == []
+
+
+@pytest.mark.parametrize(
+    "rest", [b"\x00" * 40, b"\xff\xfe\xc3", b"[" * 50_000, b'{"step": "x"}\n', b"7\n"], ids=lambda rest: repr(rest[:8])
+)
+def test_what_a_power_cut_leaves_of_the_last_lines_is_left_out(tmp_path, rest):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0, "loss": 1.0}\n' + rest)
+    assert read(tmp_path / "metrics.jsonl") == [{"step": 0, "loss": 1.0}]

@@ -4,8 +4,10 @@ Exit codes: 0 ok, 1 bug, 2 user input, 3 environment, 4 interrupted.
 """
 
 import errno
+import os
 import sys
 import traceback
+import warnings
 from typing import Annotated
 
 import typer
@@ -62,6 +64,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without Greek letters shows "?", not a traceback
+    warnings.showwarning = _warn
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="hopflow", standalone_mode=False)
         if code == 130:  # typer's word for Ctrl-C
@@ -110,10 +113,20 @@ def _how_to_install(module: str) -> str:
     return "the installation is incomplete; `hopflow doctor` shows what is missing"
 
 
+def _warn(message: Warning | str, *where: object, **more: object) -> None:
+    """What a library says in passing, without the line of code it said it in."""
+    typer.echo(f"hopflow: warning: {str(message).partition(chr(10))[0]}", err=True)
+
+
 def _fail(code: int, message: str) -> None:
     """At most six lines on stderr: a message that is longer is not read."""
     lines = message.strip().splitlines() or ["no reason given"]
     if len(lines) > 6:
         lines = [*lines[:5], "..."]
     typer.echo("\n".join([f"hopflow: {lines[0]}", *(f"  {line}" for line in lines[1:])]), err=True)
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # where one of several processes is lost, torch's own threads wait for it for minutes, also at the exit
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)

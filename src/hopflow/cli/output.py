@@ -85,7 +85,7 @@ def number(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: int | float) -> str:
     """12 s, 3 min 4 s, 5 h 6 min, 7 d 8 h."""
     for unit, below, whole in (("d", "h", 86400), ("h", "min", 3600), ("min", "s", 60)):
         if seconds >= whole:
@@ -94,7 +94,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def size(count: float) -> str:
+def size(count: int | float) -> str:
     """Bytes in a unit that keeps them short."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":

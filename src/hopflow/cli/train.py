@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ..recipes import Built, Plan, Recipe
     from ..training.loop import Run
 
+INTERRUPTED = 4
+
 
 def train(
     what: Annotated[str, typer.Argument(metavar="RECIPE|FILE", show_default=False)],
@@ -31,6 +33,7 @@ def train(
     check_target(json_file)
     from ..recipes import build, plan, resolve
     from ..training.distributed import launched
+    from ..training.signals import Interrupted
 
     recipe = resolve(what, parse_keys(settings or []))
     with launched(recipe.device):
@@ -42,8 +45,13 @@ def train(
             _show_plan(built, planned, json_file)
             return
         first = int(os.environ.get("RANK", "0")) == 0
-        with training_log.training(console(stderr=True), recipe.steps) as log:
-            run = built.train(fresh=fresh, logger=log.row if first else None, progress=log.step if first else None)
+        try:
+            with training_log.training(console(stderr=True), recipe.steps) as log:
+                run = built.train(fresh=fresh, logger=log.row if first else None, progress=log.step if first else None)
+        except Interrupted as stopped:  # typer keeps the message of no KeyboardInterrupt
+            if first:
+                typer.echo(f"hopflow: {stopped}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
     if first:
         _show_run(run, what, recipe, json_file)
 

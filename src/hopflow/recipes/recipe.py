@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..models.sizes import Size
 from ..training.settings import Settings, learns, nearest, runs
 from .choices import choose, kind_of
 
@@ -45,6 +46,11 @@ class Recipe(Settings):
             raise ValueError(f"holdout is a part of the documents, at least 0 and below 1; got {self.holdout}")
         if self.length < 1:
             raise ValueError(f"length must be at least 1; got {self.length}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is a part of the activations, at least 0 and below 1; got {self.dropout}")
+        if self.masks is not None and self.masks < 1:
+            raise ValueError(f"masks must be at least 1; got {self.masks}")
+        Size.of(self.size)
         if self.model not in ("transformer", "causal"):
             raise ValueError(f"model={self.model} is not known; {nearest(self.model, ['transformer', 'causal'])}")
         for key in ("source", "coupling", "cost"):

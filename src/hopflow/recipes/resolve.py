@@ -1,6 +1,7 @@
 """Resolve: the recipe that a word on the command line means."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,6 @@ def _base(word: str) -> Recipe:
     if path.suffix == ".toml":
         return from_toml(path)
     if path.is_dir() and is_run(path):
-        return Recipe.read(read_recipe(path)["recipe"])
+        return replace(Recipe.read(read_recipe(path)["recipe"]), out=word)  # it goes on where it is, also if moved
     # a name with a suffix is meant as a file even where it does not exist: the reader says so
     return own_text(word) if word == "-" or path.suffix or path.exists() else named(word)

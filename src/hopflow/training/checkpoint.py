@@ -8,6 +8,7 @@ canonical form to the byte, so that a flipped bit anywhere in the folder is foun
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import warnings
@@ -24,6 +25,7 @@ from torch import Tensor
 FORMAT, VERSION = "hopflow checkpoint", 1
 STATE = "state.json"
 TEMPORARY, DISCARDED = ".saving-", ".discarded-"
+ASIDE = "damaged-"
 
 
 class Damaged(ValueError):
@@ -122,6 +124,19 @@ def clean(home: Path) -> None:
             shutil.rmtree(litter, ignore_errors=True)
 
 
+def set_aside(home: Path, step: int) -> None:
+    """Rename checkpoints beyond a step that was just saved: the run has gone back behind them, they are damaged.
+
+    Under their old names they would be taken for the newest ones, and be kept in place of whole ones.
+    """
+    for folder in _folders(home):
+        if int(folder.name.removeprefix("step-")) > step:
+            target = folder.with_name(f"{ASIDE}{folder.name}")
+            if target.exists():
+                _discard(target)
+            folder.rename(target)
+
+
 def prune(home: Path, keep: int) -> None:
     """Keep the newest ones."""
     for folder in list(_folders(home))[:-keep]:
@@ -185,15 +200,29 @@ def _state(folder: Path) -> dict[str, Any]:
         state = json.loads(body)
         if state["format"] != FORMAT:
             raise ValueError(f"its format is {state['format']!r}")
+        version = int(state["version"])
+        if version <= VERSION:
+            _check(state)
     except OSError as error:
         raise Damaged(f"{file} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{file} is damaged: {error}") from None
-    if state["version"] > VERSION:
+    if version > VERSION:
         raise ValueError(
-            f"{file} is of format version {state['version']}, this hopflow reads up to {VERSION}: install a newer one"
+            f"{file} is of format version {version}, this hopflow reads up to {VERSION}: install a newer one"
         )
     return dict(state)
+
+
+def _check(state: dict[str, Any]) -> None:
+    """A digest can be made for anything: what it covers must still be a state."""
+    if type(state["step"]) is not int or state["step"] < 0:
+        raise ValueError(f"its step is {state['step']!r}")
+    if not math.isfinite(float(dict(state["facts"]).get("seconds", 0))):
+        raise ValueError("its seconds are not a number")
+    for name, facts in dict(state["files"]).items():
+        if not (isinstance(name, str) and isinstance(facts["bytes"], int) and isinstance(facts["sha256"], str)):
+            raise ValueError(f"what it says of {name!r} is incomplete")
 
 
 def _verified(file: Path, facts: Mapping[str, Any]) -> bytes:

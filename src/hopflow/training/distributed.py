@@ -32,10 +32,24 @@ def launched(device: str) -> Iterator[None]:
     if gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if gpus else "gloo", timeout=timedelta(minutes=10))
+    lost = False
     try:
         yield
+    except RuntimeError as error:
+        if not (lost := _is_lost(error)):
+            raise
+        raise ConnectionError(
+            "another process of this run is gone; its own message says why. The same command goes on from the last "
+            "checkpoint"
+        ) from error
     finally:
-        dist.destroy_process_group()
+        if not lost:  # to end the group would be to wait for who is gone
+            dist.destroy_process_group()
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    """gloo has no class for its errors; they name its source."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
 class GlobalPairing:

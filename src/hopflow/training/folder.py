@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import __version__, atomic
 from . import checkpoint
@@ -24,6 +24,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 RECIPE = "recipe.json"
+PARTS = {"identity": dict, "recipe": dict, "recipe_hash": str}
 CHECKPOINTS = "checkpoints"
 
 
@@ -33,7 +34,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "a run needs a folder, this is a file", str(path))
-        if path.is_dir() and not is_run(path) and any(f.name != ".lock" for f in path.iterdir()):
+        if path.is_dir() and not is_run(path) and not all(_is_ours(f.name) for f in path.iterdir()):
             raise ValueError(
                 f"{path} is a folder with other things in it, not a run: choose another one with out=FOLDER"
             )
@@ -82,6 +83,11 @@ class RunFolder:
         self.close()
 
 
+def _is_ours(name: str) -> bool:
+    """What a run that was killed before it had a recipe leaves behind."""
+    return name == ".lock" or (name.startswith(f".{RECIPE}.") and name.endswith(".tmp"))
+
+
 def is_run(path: Path) -> bool:
     return (path / RECIPE).is_file()
 
@@ -93,14 +99,28 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if not is_run(path):
         raise ValueError(f"{path} is not a run: it has no {RECIPE}. `hopflow train … out=FOLDER` makes one")
     try:
-        content = json.loads((path / RECIPE).read_text(encoding="utf-8"))
+        content = json.loads(
+            (path / RECIPE).read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_no_number
+        )
         if content["format"] != "hopflow run":
             raise ValueError(f"its format is {content['format']!r}")
-        if not (isinstance(content["identity"], dict) and isinstance(content["recipe"], dict)):
-            raise ValueError("its parts are missing")
+        if not all(isinstance(content[part], kind) for part, kind in PARTS.items()):
+            raise ValueError("a part of it is missing, or of another kind")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path / RECIPE} is damaged: {error}") from None
     return dict(content)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key that is there twice means one thing to one reader and another to the next."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
 
 
 def recipe_hash(identity: Mapping[str, Any]) -> str:

@@ -5,6 +5,8 @@ The same call goes on where the folder's last checkpoint was taken, to the bit o
 
 import hashlib
 import json
+import logging
+import math
 import resource
 import sys
 import time
@@ -17,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from .. import atomic
 from ..flow import Flow
@@ -34,6 +36,8 @@ from .shares import Share
 from .signals import Interrupted, Stop
 from .tasks import CausalTask, FlowTask, Task, Text
 from .trainer import NotFinite, Trainer
+
+log = logging.getLogger("hopflow")
 
 Logger = Callable[[Row], None]
 
@@ -75,15 +79,15 @@ def train(
     model.to(device)
     wait_for_all()  # every process has found the same free folder before the first one makes it
     with ExitStack() as stack:
-        if share.rank == 0:
-            folder = stack.enter_context(RunFolder(path))
-            longer = {"steps"} if settings.rate == "constant" else set()
-            folder.settle(identify(model, flow, corpus, settings), asdict(settings), longer)
-        wait_for_all()
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(_repeatable(settings.deterministic))
         task = stack.enter_context(closing(_task(model, flow, corpus, settings, share)))
         trainer = Trainer(model, task, settings, device, share)
+        if share.rank == 0:  # only now, so that no mistake so far has left a folder that says what the run is
+            folder = stack.enter_context(RunFolder(path))
+            longer = {"steps"} if settings.rate == "constant" else set()
+            folder.settle(identify(model, flow, corpus, settings), asdict(settings), longer)
+        wait_for_all()
         return _Course(trainer, path, corpus, flow, logger, progress).run()
 
 
@@ -121,6 +125,8 @@ class _Course:
                     self.last |= row
                     if self.logger:
                         self.logger(row)
+                # a look may take long; several processes must agree, and do so at the next step
+                self.trainer.stop |= self.trainer.share.world == 1 and stop.asked is not None
                 self._save_if_due(step + 1)
                 if self.progress:
                     self.progress(step + 1, self.settings.steps)
@@ -136,7 +142,7 @@ class _Course:
         if found.step > self.settings.steps:
             raise ValueError(f"{self.path} has taken {found.step} steps already, more than steps={self.settings.steps}")
         self.trainer.load(found)
-        self.seconds = float(found.facts["seconds"])
+        self.seconds = float(found.facts.get("seconds", 0.0))
         for row in read(self.path / "metrics.jsonl"):
             self.last |= row
         return found.step
@@ -144,21 +150,28 @@ class _Course:
     def save(self, step: int) -> None:
         """One checkpoint of all processes, written by the first."""
         groups = self.trainer.state()
-        if not self.first:
-            return
+        _refuse_not_finite(groups, step)
+        if self.first:
+            self._write(step, groups)
+        # who started the processes may end all of them once the first one leaves: none leaves before it is written
+        wait_for_all()
+
+    def _write(self, step: int, groups: dict[str, dict[str, Tensor]]) -> None:
         facts = {"seconds": self.seconds, "recipe_hash": self.digest, "torch": str(torch.__version__)}
         tokenizer = getattr(self.corpus, "tokenizer", None)
         config = describe(self.trainer.model, self.flow, tokenizer=tokenizer, recipe=asdict(self.settings))
         home = self.path / CHECKPOINTS
         checkpoints.save(home, Checkpoint(step, groups, facts, partial(sealed, config, "model.safetensors")))
+        checkpoints.set_aside(home, step)
         checkpoints.prune(home, self.settings.keep)
 
     def _update(self, step: int, stop: Stop) -> None:
         try:
-            self.trainer.update(step, asked=stop.asked is not None)
+            self.trainer.update(step, asked=lambda: stop.asked is not None)
         except NotFinite as error:
+            dumped = self.trainer.dump(step, self.path)
             self.save(step)
-            raise NotFinite(f"{error}. The batch is in {self.trainer.dump(step, self.path)}") from None
+            raise NotFinite(f"{error}. The batch is in {dumped}") from None
         self._tokens += self.task.tokens(step)
 
     def _save_if_due(self, done: int) -> None:
@@ -202,7 +215,7 @@ class _Course:
         self._tokens = 0
         return row
 
-    def _examine(self, step: int) -> dict[str, float | int]:
+    def _examine(self, step: int) -> dict[str, Any]:
         """A look at held-out text, while the clock of the steps stands still."""
         if not self.first:
             return {}
@@ -213,7 +226,11 @@ class _Course:
             lines = [json.dumps({"step": step, "text": text}, ensure_ascii=False) for text in look.texts]
             atomic.write(self.path / "samples.jsonl", "".join(f"{line}\n" for line in lines).encode())
         self._clock += time.perf_counter() - started
-        return look.numbers
+        bad = [name for name, value in look.numbers.items() if not math.isfinite(value)]
+        if bad:  # the weights are sound and the run shall go on; what is not a number is not reported
+            log.warning("step %d: %s not finite, not reported", step + 1, ", ".join(bad))
+        sound = {name: value for name, value in look.numbers.items() if name not in bad}
+        return {**sound, "precision": self.trainer.precision, "recipe_hash": self.digest} if sound else {}
 
 
 def identify(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings) -> dict[str, Any]:
@@ -234,6 +251,17 @@ def _flat(prefix: str, value: Any) -> dict[str, Any]:
     if isinstance(value, list | tuple) and len(value) > 16:
         value = hashlib.sha256(json.dumps(value).encode()).hexdigest()
     return {prefix.removeprefix("."): value}
+
+
+def _refuse_not_finite(groups: Mapping[str, Mapping[str, Tensor]], step: int) -> None:
+    """Weights may overflow under a finite gradient, and would be the last ones a run goes on with."""
+    for group in groups.keys() - {"pairs"}:
+        for name, tensor in groups[group].items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise NotFinite(
+                    f"{name} ({group}) is no longer a number after step {step - 1}: not saved, the checkpoint before "
+                    f"it is intact. Lower lr or weight_decay"
+                )
 
 
 def choose_device(name: str) -> torch.device:

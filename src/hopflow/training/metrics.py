@@ -85,14 +85,14 @@ class Metrics:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line that was cut off is left out."""
+    """The rows of a metrics.jsonl; what a power cut has left of the last lines is left out."""
     rows: list[dict[str, Any]] = []
     if not file.exists():
         return rows
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             break

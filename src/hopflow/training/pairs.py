@@ -85,8 +85,10 @@ class Pairing:
         self.seed, self.share = seed, share
         self.reads = flow.coupling.reads
         # rows that meet as they come leave nothing to hide, and what reads the network cannot be done elsewhere
-        when_due = isinstance(flow.coupling, Independent) or "network" in self.reads
-        self.ahead = 0 if when_due else ahead
+        as_they_come = isinstance(flow.coupling, Independent)
+        self.ahead = 0 if as_they_come or "network" in self.reads else ahead
+        # which rows meet, not only what is said of their cost, depends on a table or on weights that will be gone
+        self._reads_the_past = bool(self.reads) and not as_they_come
         self._batches, self._groups = batches, groups
         self._jobs: dict[int, Job] = {}
         self._sheets: list[Sheet] = []
@@ -145,7 +147,7 @@ class Pairing:
         Source rows, not tables: for 100,000 tokens of width 768 a table is 200 times as large as an OT batch of 512.
         Waits for those that are being solved.
         """
-        if not self.reads:
+        if not self._reads_the_past:
             return {}
         state: dict[str, Tensor] = {}
         for index in self.prepared:
@@ -158,7 +160,8 @@ class Pairing:
         """Go on where `state_dict` was taken."""
         for index in list(self._jobs):
             self._drop(index)
-        for index in sorted(int(key.removesuffix(".x0")) for key in state if key.endswith(".x0")):
+        saved = [int(key.removesuffix(".x0")) for key in state if key.endswith(".x0")] if self._reads_the_past else []
+        for index in sorted(saved):
             x0, numbers = state[f"{index}.x0"].long(), state[f"{index}.numbers"].tolist()
             job = Job(Problem(self._draw(index), self._rows(index)), solution=Solution.of(x0, numbers))
             if x0.shape != job.problem.x1.shape:
@@ -198,7 +201,7 @@ class Pairing:
             # a network still there could not be paired with: by now it may have other weights
             if index not in window or job.problem.network is not None:
                 self._drop(index)
-        if self.reads:
+        if self._reads_the_past:
             # each table serves the OT batch `ahead` later; the first one also those before it
             window = window[0 if step == 0 else self.ahead :] if within == 0 else range(0)
         for index in window:

@@ -9,6 +9,8 @@ from typing import Any
 HELP, ROLE = "help", "role"
 LEARNS = "what is learned"
 RUNS = "how it runs"
+MOST = 10**9
+"""Of every number; far beyond use, and far below where the arithmetic of tensors overflows."""
 
 
 def learns(default: Any, help: str) -> Any:
@@ -62,7 +64,13 @@ class Settings:
         for name in ("ot_ema", "weight_ema", "beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", self)
         for name in ("lr", "clip", "adam_eps"):
-            _require(0 < getattr(self, name) < math.inf, name, "above 0", self)
+            _require(0 < getattr(self, name) <= MOST, name, f"above 0, and at most {MOST:,}", self)
+        _require(self.weight_decay <= MOST, "weight_decay", f"at most {MOST:,}", self)
+        for key in fields(self):
+            value = getattr(self, key.name)
+            if isinstance(value, int) and key.name != "seed":
+                _require(value <= MOST, key.name, f"at most {MOST:,}", self)
+        _require(self.seed < 1 << 63, "seed", "below 2^63", self)
         if self.ot_batch is not None and (self.ot_batch < self.batch or self.ot_batch % self.batch):
             raise ValueError(f"ot_batch must be a multiple of batch = {self.batch}; got {self.ot_batch}")
         _one_of("rate", self.rate, ("constant", "cosine"))

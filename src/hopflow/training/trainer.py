@@ -1,6 +1,7 @@
 """The trainer: one update after another, and everything that the next one depends on."""
 
 import json
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -50,8 +51,8 @@ class Trainer:
         if share.world > 1:
             self._loss = DistributedDataParallel(task.loss, device_ids=[device] if device.type == "cuda" else None)
 
-    def update(self, step: int, asked: bool = False) -> None:
-        """One step, or NotFinite before anything has changed. `asked` tells the other processes of a stop."""
+    def update(self, step: int, asked: Callable[[], bool] = lambda: False) -> None:
+        """One step, or NotFinite before anything has changed. `asked`: was this process asked to stop by now?"""
         torch.manual_seed(stream_seed(self.settings.seed, "dropout", step, self.share.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.rate_at(step)
@@ -67,7 +68,7 @@ class Trainer:
             (loss * (self.share.world / tokens)).backward()
             nats += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        total, self.stop = self._agree(float(nats), asked)
+        total, self.stop = self._agree(float(nats), asked())
         self.loss, self.grad_norm = total / tokens, float(norm)
         if not (torch.isfinite(norm) and torch.isfinite(torch.tensor(self.loss))):
             raise NotFinite(
@@ -100,6 +101,11 @@ class Trainer:
     def load(self, checkpoint: Checkpoint) -> None:
         """Go on where `state` was taken."""
         groups = checkpoint.groups
+        needed = {"model", "optimizer", "pairs"}
+        needed |= {"train"} if self.average else set()
+        needed |= {"ot_ema"} if self.ot_average else set()
+        if missing := needed - groups.keys():
+            raise ValueError(f"the checkpoint of step {checkpoint.step} lacks {', '.join(sorted(missing))}")
         restore(self.model.state_dict(), groups["train" if self.average else "model"], "the network")
         if self.average:
             weights = {name: groups["model"][name] for name in self.average.weights}
@@ -113,12 +119,15 @@ class Trainer:
         """The network as it is to be sampled: with averaged weights, where there is an average."""
         return self.average.worn(self.model) if self.average else nullcontext()
 
+    @property
+    def precision(self) -> str:
+        """What the network calculates in: bf16 or float32."""
+        if self.settings.precision != "auto":
+            return self.settings.precision
+        return "bf16" if self.device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+
     def autocast(self) -> AbstractContextManager[object]:
-        wanted = self.settings.precision
-        if wanted == "auto":
-            able = self.device.type == "cuda" and torch.cuda.is_bf16_supported()
-            wanted = "bf16" if able else "float32"
-        return torch.autocast(self.device.type, torch.bfloat16) if wanted == "bf16" else nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
 
     def dump(self, step: int, folder: Path) -> Path:
         """Which sequences a step was given, for whoever wants to know why it failed."""
@@ -130,7 +139,7 @@ class Trainer:
             "grad_norm": repr(self.grad_norm),
             "x1": batch[-1 if len(batch) == 1 else 1].tolist(),
         }
-        file = folder / f"not-finite-{step}.json"
+        file = folder / (f"not-finite-{step}-{self.share.rank}.json" if self.share.rank else f"not-finite-{step}.json")
         atomic.write(file, json.dumps(facts).encode())
         return file
 

@@ -1,0 +1,126 @@
+"""Several processes, as torchrun starts them: the same inputs for any number of them, and none is left waiting."""
+
+import random
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from commands import SMALL, Command, losses, rows, until_step
+from hopflow.training.trainer import Trainer
+
+KEYS = (*SMALL, "save_every=4", "workers=0", "ahead=1")
+COUPLINGS = (["coupling=independent", "accumulate=2"], ["coupling=exact"])  # the latter reads the embedding table
+WITHIN = 60.0
+"""Seconds after which a process that lost another one must be gone."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def note_inputs(home: Path):
+    """Keep what every step is given, by its number and the process's rank."""
+
+    def patch() -> None:
+        update = Trainer.update
+
+        def noted(self: Trainer, step: int, **options: object) -> None:
+            update(self, step, **options)
+            x0, x1, t, u = self.task.batch(step)
+            content = {"x0": x0.contiguous(), "x1": x1.contiguous(), "t": t.contiguous(), "u": u.contiguous()}
+            save_file(content, home / f"{step}-{self.share.rank}.safetensors")
+
+        Trainer.update = noted
+
+    return patch
+
+
+def start(fox: str, out: Path, world: int, *keys: str, inputs: Path | None = None) -> list[Command]:
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    return [
+        Command(
+            *("train", fox, *KEYS, *keys, f"out={out}"),
+            log=out.with_name(f"{out.name}-{rank}.log"),
+            before=note_inputs(inputs) if inputs else None,
+            env={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)},
+        )
+        for rank in range(world)
+    ]
+
+
+def given(home: Path, step: int) -> dict[str, torch.Tensor]:
+    """The inputs of a step, those of all processes one after another."""
+    parts = [load_file(file) for file in sorted(home.glob(f"{step}-*.safetensors"))]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS, ids=["independent", "exact"])
+def test_a_run_goes_on_with_another_number_of_processes_and_is_given_the_same(fox, tmp_path, coupling):
+    homes = {name: tmp_path / f"{name} inputs" for name in ("alone", "changing")}
+    for home in homes.values():
+        home.mkdir()
+    (alone,) = start(fox, tmp_path / "alone", 1, *coupling, "steps=9", inputs=homes["alone"])
+    assert alone.wait() == 0, alone.said
+    for world, steps in ((1, 3), (2, 6), (1, 9)):  # an OT batch lasts two steps: 3 lies within one
+        for command in start(fox, tmp_path / "run", world, *coupling, f"steps={steps}", inputs=homes["changing"]):
+            assert command.wait() == 0, command.said
+    for step in range(9):
+        one, other = given(homes["alone"], step), given(homes["changing"], step)
+        assert all(torch.equal(one[name], other[name]) for name in one), step
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+
+
+def lose(fox: str, out: Path, victim: int, after: int, world: int = 2) -> None:
+    """Kill one process of a run: the others leave within the time, and one process alone goes on."""
+    commands = start(fox, out, world, "coupling=exact", "steps=100000")
+    until_step(commands[0], out, after)
+    commands[victim].hit(signal.SIGKILL)
+    for rank, command in enumerate(commands):
+        code = command.wait(WITHIN)
+        if rank == victim:
+            assert code == -signal.SIGKILL
+        else:
+            assert code == 3, command.said
+            assert "hopflow: another process of this run is gone" in command.said
+            assert "Traceback" not in command.said
+    steps = len(rows(out)) + 1
+    (again,) = start(fox, out, 1, "coupling=exact", f"steps={steps}")
+    assert again.wait() == 0, again.said
+    assert len(rows(out)) == steps
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_where_one_process_is_killed_the_others_leave(fox, tmp_path, victim):
+    lose(fox, tmp_path / "run", victim, 3)
+
+
+@pytest.mark.torture
+def test_twenty_killed_processes_leave_none_waiting(fox, tmp_path):
+    dice = random.Random(6)
+    for trial in range(20):
+        lose(fox, tmp_path / str(trial), dice.randrange(2), dice.randrange(1, 12))
+
+
+def test_a_signal_to_one_process_stops_all_of_them_with_4_once_all_is_saved(fox, tmp_path):
+    out = tmp_path / "run"
+    commands = start(fox, out, 2, "coupling=independent", "steps=100000")
+    until_step(commands[0], out, 2)
+    commands[1].hit(signal.SIGTERM)
+    assert [command.wait(WITHIN) for command in commands] == [4, 4]
+    assert f"saved in {out}; the same command goes on" in commands[0].said
+
+
+def test_a_run_that_only_the_first_process_refuses_ends_every_process(fox, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "thesis.tex").write_text("dear")
+    first, second = start(fox, out, 2, "steps=3")
+    assert (first.wait(WITHIN), second.wait(WITHIN)) == (2, 3)
+    assert "not a run" in first.said
+    assert [file.name for file in out.iterdir()] == ["thesis.tex"]

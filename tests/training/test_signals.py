@@ -1,0 +1,201 @@
+"""Signals and kills, through the command line: what was saved goes on, to the bit, and nothing is left behind."""
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commands import FOX, SMALL, Command, alive, children, litter, losses, rows, until, until_step
+from hopflow.training import checkpoint
+from hopflow.training.signals import Interrupted, Stop
+from hopflow.training.trainer import Trainer
+
+STEPS = 12
+LONG = 100_000
+KEYS = (*SMALL, "save_every=5")
+
+
+def command(fox: str, out: Path, steps: int = STEPS, workers: int = 0, **options: object) -> Command:
+    words = ("train", fox, *KEYS, f"workers={workers}", f"steps={steps}", f"out={out}")
+    return Command(*words, log=out.with_suffix(".log"), **options)
+
+
+@pytest.fixture(scope="module")
+def whole(warm, tmp_path_factory) -> list[object]:
+    """The losses of a run that nobody disturbs."""
+    home = tmp_path_factory.mktemp("whole")
+    (home / "fox.txt").write_text(FOX)
+    run = command(str(home / "fox.txt"), home / "run", env={"HOPFLOW_CACHE": str(home / "cache")})
+    assert run.wait() == 0, run.said
+    return losses(home / "run")
+
+
+def interrupt(fox: str, out: Path, number: signal.Signals, after: int, fresh: bool = False) -> int:
+    """Hit a run that is told to take very many steps; the steps it took before it left."""
+    run = command(fox, out, LONG, fresh=fresh)
+    until_step(run, out, after)
+    run.hit(number)
+    assert run.wait() == 4, run.said
+    assert "Traceback" not in run.said
+    saved = checkpoint.latest(out / "checkpoints").step
+    assert f"stopped at step {saved} of {LONG} and saved in {out}; the same command goes on" in run.said
+    assert len(rows(out)) == saved >= after
+    assert litter(out) == []
+    return saved
+
+
+def goes_on(fox: str, out: Path, whole: list[object], saved: int) -> None:
+    """With the steps of the undisturbed run, where it has not taken more already."""
+    if saved > STEPS:
+        assert losses(out)[:STEPS] == whole
+        return
+    again = command(fox, out)
+    assert again.wait() == 0, again.said
+    assert losses(out) == whole
+    assert litter(out) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_finishes_the_step_saves_leaves_with_4_and_says_how_to_go_on(fox, tmp_path, whole, number):
+    for after in (1, 6):
+        out = tmp_path / f"{number}-{after}"
+        goes_on(fox, out, whole, interrupt(fox, out, number, after))
+
+
+def endless(home: Path, step: int) -> Callable[[], None]:
+    """Makes one step of a run endless; leaves a file when it is there, and another when a signal is noted."""
+
+    def patch() -> None:
+        update, note = Trainer.update, Stop._note
+
+        def stuck(self: Trainer, at: int, **options: object) -> None:
+            update(self, at, **options)
+            while at == step:
+                (home / "stuck").touch()
+                time.sleep(0.01)
+
+        def told(self: Stop, *what: object) -> None:
+            (home / "noted").touch()
+            note(self, *what)
+
+        Trainer.update, Stop._note = stuck, told
+
+    return patch
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_a_second_ctrl_c_stops_at_once_and_the_folder_loads(fox, tmp_path, whole, step):
+    out = tmp_path / "run"
+    run = command(fox, out, LONG, before=endless(tmp_path, step))
+    until((tmp_path / "stuck").exists, "the endless step")
+    run.hit(signal.SIGINT)
+    until((tmp_path / "noted").exists, "the first signal")
+    assert not run.over
+    run.hit(signal.SIGINT)
+    assert run.wait() == 4, run.said
+    assert run.message == "hopflow: interrupted\n"
+    assert "Traceback" not in run.said
+    goes_on(fox, out, whole, checkpoint.latest(out / "checkpoints").step)
+
+
+def test_signals_are_noted_only_while_a_run_listens():
+    before = signal.getsignal(signal.SIGTERM)
+    with Stop() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert issubclass(Interrupted, KeyboardInterrupt)
+
+
+@pytest.mark.torture
+def test_fifty_signals(fox, tmp_path, whole):
+    dice = random.Random(4)
+    for trial in range(50):
+        out, number = tmp_path / str(trial), (signal.SIGTERM, signal.SIGINT)[trial % 2]
+        goes_on(fox, out, whole, interrupt(fox, out, number, dice.randrange(1, 11), fresh=trial >= 48))
+
+
+@pytest.mark.torture
+def test_fifty_second_ctrl_cs_at_any_moment(fox, tmp_path, whole):
+    """In the step, in the save that the first one asked for, or after it."""
+    dice = random.Random(5)
+    for trial in range(50):
+        out = tmp_path / str(trial)
+        run = command(fox, out, LONG)
+        until_step(run, out, dice.randrange(1, 9))
+        run.hit(signal.SIGINT)
+        time.sleep(dice.random() * 0.1)
+        run.hit(signal.SIGINT)
+        assert run.wait() == 4, run.said
+        assert "Traceback" not in run.said
+        goes_on(fox, out, whole, checkpoint.latest(out / "checkpoints").step)
+
+
+def killed(fox: str, out: Path, whole: list[object], dice: random.Random, fresh: bool = False) -> None:
+    """Kill it at random moments, each time a bit further, until it is done; then compare."""
+    workers: set[int] = set()
+    first = 0
+    while True:
+        run = command(fox, out, workers=1, fresh=fresh)
+        first += dice.randrange(2, 6)
+        until_step(run, out, first)
+        workers |= children(run.pid)
+        if run.over:
+            break
+        run.hit(signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL
+        found = checkpoint.latest(out / "checkpoints")
+        assert found is None or found.step >= len(rows(out)) - 5 - 1
+    assert run.code == 0, run.said
+    assert losses(out) == whole
+    assert litter(out) == []
+    until(lambda: not any(map(alive, workers)), "the end of the OT workers")
+
+
+def test_kill_9_at_random_moments_changes_no_loss_and_leaves_no_litter_and_no_worker(fox, tmp_path, whole):
+    killed(fox, tmp_path / "run", whole, random.Random(2))
+
+
+@pytest.mark.torture
+def test_twenty_fresh_processes_killed(fox, tmp_path, whole):
+    dice, kills = random.Random(3), 0
+    for trial in range(20):
+        out = tmp_path / str(trial)
+        run = command(fox, out, workers=1, fresh=True)
+        until_step(run, out, dice.randrange(0, STEPS))
+        workers = children(run.pid)
+        run.hit(signal.SIGKILL)
+        kills += run.wait() == -signal.SIGKILL
+        if out.exists():
+            checkpoint.latest(out / "checkpoints")
+        killed(fox, out, whole, dice)
+        until(lambda workers=workers: not any(map(alive, workers)), "the end of the OT workers")
+    assert kills > 15
+
+
+def test_a_run_that_was_killed_before_it_had_a_recipe_starts(fox, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    for name in (".lock", ".recipe.json.4711.tmp"):
+        (out / name).write_text("")
+    run = command(fox, out, 1)
+    assert run.wait() == 0, run.said
+    assert litter(out) == []
+
+
+def test_the_second_run_in_a_folder_is_refused(fox, tmp_path):
+    out = tmp_path / "run"
+    first = command(fox, out, LONG)
+    until_step(first, out, 1)
+    second = command(fox, out, LONG)
+    assert second.wait() == 2
+    assert f"hopflow: another process is training in {out}: wait for it, or choose another folder" in second.said
+    assert "Traceback" not in second.said
+    assert not first.over
+    first.hit(signal.SIGTERM)
+    assert first.wait() == 4
