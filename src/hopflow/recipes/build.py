@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -77,11 +76,13 @@ def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], No
 
 def flow_of(recipe: Recipe, counts: torch.Tensor) -> Flow:
     """The flow that a recipe names, for a text with these token counts."""
-    cost: Any = choose("cost", recipe.cost)
+    offered = {"cost": choose("cost", recipe.cost), "eps": recipe.eps, "draw": choose("draw", recipe.draw)}
+    if recipe.coupling == "independent":
+        offered = {}  # it would only report this cost, and read the embedding table at every step for it
     return Flow(
         kind_of("source", recipe.source).fit(counts, recipe.masks),
         choose("schedule", recipe.schedule),
         choose("prediction", recipe.prediction),
-        choose("coupling", recipe.coupling, cost=cost, eps=recipe.eps, draw=choose("draw", recipe.draw)),
+        choose("coupling", recipe.coupling, **offered),
         choose("objective", recipe.objective),
     )
