@@ -1,6 +1,5 @@
 """Plan: what a recipe will take, found out without training it."""
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -10,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ..couplings import Independent
+from ..estimate import mean_and_error
 from ..training.loop import choose_device
 from ..training.pairs import Pairing
 from ..training.shares import Share
-from ..training.tasks import CausalTask, FlowTask, Task, embedding_table
+from ..training.tasks import embedding_table, task_for
 from ..training.trainer import Trainer
 from .build import Built
 from .recipe import Recipe
@@ -87,26 +87,20 @@ def _gain(built: Built) -> tuple[float | None, float | None, float | None]:
             report = pairing.report(step)
             gains.append(1 - report.cost / report.independent_cost if report.independent_cost else 0.0)
             seconds.append(report.seconds_solved)
-    values = torch.tensor(gains, dtype=torch.float64)
-    return float(values.mean()), float(values.std()) / math.sqrt(OT_BATCHES), sum(seconds) / OT_BATCHES
+    return *mean_and_error(torch.tensor(gains, dtype=torch.float64)), sum(seconds) / OT_BATCHES
 
 
 def _try(built: Built) -> tuple[float, int]:
     """Seconds of a step of TRIED sequences, and the bytes that autograd keeps for it."""
     small: Recipe = replace(built.recipe, batch=TRIED, accumulate=1, ot_batch=None, workers=0, compile=False)
     flow = built.flow and replace(built.flow, coupling=Independent())
-    task: Task
-    if flow is None:
-        task = CausalTask(built.model, built.corpus, small, Share())  # type: ignore[arg-type]
-    else:
-        task = FlowTask(built.model, flow, built.corpus, small, Share())
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with closing(task):
+    with closing(task_for(built.model, flow, built.corpus, small, Share())) as task:
         trainer = Trainer(built.model, task, small, choose_device(small.device), Share())
         with torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             trainer.update(0)
