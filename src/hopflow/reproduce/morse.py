@@ -1,12 +1,11 @@
 """Table 1 [toy-OT]: jumps of flows on Morse code, without and with optimal transport, at laptop size."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -14,15 +13,16 @@ from ..bounds import kappa_bound, nll_bound
 from ..estimate import mean_and_error
 from ..network import home
 from ..pretrained import from_pretrained
-from ..recipes import Built, build, named
+from ..recipes import Built, Recipe, build, named
 from ..samplers import generate
-from ..training.loop import Logger
 from ..training.pairs import predicted_jumps
 
 RECIPES = ("morse_laptop", "morse_sinkhorn_0p1_laptop", "morse_sinkhorn_0p01_laptop", "morse_exact_laptop")
 PAIRED = 50
 """OT batches from which jumps are predicted."""
 QUANTITIES = ("jumps", "predicted_jumps", "b0_ppl", "b1_ppl", "bk_ppl")
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -51,25 +51,34 @@ def run(
     device: str = "auto",
     recipes: Sequence[str] = RECIPES,
     offline: bool = False,
-    say: Callable[[str], None] = lambda text: None,
-    logger: Logger | None = None,
+    say: Say = lambda text: None,
 ) -> list[Row]:
     """Train every recipe with every seed into the folder; runs that are there already are only measured."""
     rows = []
     for name in recipes:
         each = []
         for seed in range(seeds):
-            say(f"{name}, seed {seed}: training")
-            recipe = replace(named(name), seed=seed, device=device, eval_every=0, eval_rows=0, eval_samples=0)
-            recipe = replace(recipe, steps=steps or recipe.steps)
-            built = build(recipe, offline=offline)
-            trained = built.train(out=folder / f"{name}-{seed}", logger=logger)
-            say(f"{name}, seed {seed}: drawing {samples} sequences in {sampler_steps} steps, and bounding perplexities")
-            each.append(measure(built, trained.path, samples, sampler_steps))
-        values = {key: mean(row[key] for row in each) for key in QUANTITIES}
-        errors = {key: _error([row[key] for row in each]) for key in QUANTITIES}
+            recipe = replace(named(name), seed=seed, device=device)
+            recipe = replace(recipe, steps=recipe.steps if steps is None else steps)
+            path = folder / f"{name}-{seed}"
+            built = _trained(recipe, path, offline, say)
+            say(f"{path.name}: drawing {samples} sequences in {sampler_steps} steps, and bounding perplexities")
+            each.append(measure(built, path, samples, sampler_steps))
+        found = {key: mean_and_error(torch.tensor([row[key] for row in each])) for key in QUANTITIES}
+        values, errors = ({key: pair[part] for key, pair in found.items()} for part in (0, 1))
         rows.append(Row(name, seeds, recipe.steps, values, errors, each))
     return rows
+
+
+def _trained(recipe: Recipe, path: Path, offline: bool, say: Say) -> Built:
+    quiet = replace(recipe, log_every=100, eval_every=0, eval_rows=0, eval_samples=0)
+    built = build(quiet, offline=offline, progress=say)
+
+    def log(row: Mapping[str, Any]) -> None:
+        say(f"{path.name}: step {row['step'] + 1} of {recipe.steps}, loss {row['loss']:.4f}")
+
+    built.train(out=path, logger=log)
+    return built
 
 
 def measure(built: Built, path: Path, samples: int, sampler_steps: int) -> dict[str, float]:
@@ -101,7 +110,3 @@ def predict(built: Built) -> tuple[float, float]:
         return built.corpus.batch(recipe.seed, index * size, size)
 
     return predicted_jumps(built.flow, rows, length=recipe.length, size=size, count=PAIRED, seed=recipe.seed)
-
-
-def _error(values: list[float]) -> float:
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0

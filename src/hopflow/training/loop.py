@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import math
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +34,11 @@ from .shares import Share
 from .signals import Interrupted, Stop
 from .tasks import Text, task_for
 from .trainer import NotFinite, Trainer
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 log = logging.getLogger("hopflow")
 
@@ -277,9 +281,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """The most that was held so far: by tensors on a GPU, by the process elsewhere."""
+    """The most that was held so far: by tensors on a GPU, by the process elsewhere; 0 where nobody tells."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    if resource is None:
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
