@@ -134,7 +134,12 @@ def box(screen: "Console", title: str, rows: Mapping[str, str]) -> None:
     from rich.panel import Panel
     from rich.table import Table
 
+    if not screen.is_terminal:
+        width = max(map(len, rows)) + 3
+        for name, value in rows.items():
+            screen.print(f"{name}:".ljust(width) + value, markup=False, soft_wrap=True)
+        return
     grid = Table.grid(padding=(0, 2))
     for name, value in rows.items():
-        grid.add_row(f"[bold]{name}[/bold]" if screen.is_terminal else f"{name}:", escape(value))
-    screen.print(Panel(grid, title=title, expand=False) if screen.is_terminal else grid)
+        grid.add_row(f"[bold]{name}[/bold]", escape(value))
+    screen.print(Panel(grid, title=escape(title), expand=False))

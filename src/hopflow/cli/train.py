@@ -98,16 +98,16 @@ def _show_run(run: "Run", recipe: "Recipe", json_file: Path | None) -> None:
     from ..training.metrics import read
 
     rows, last = read(run.path / "metrics.jsonl"), run.last
-    best = _best(rows)
+    lowest = best(rows)
     if json_file:
         facts = {"run": str(run.path), "step": run.step, "recipe_hash": run.recipe_hash}
-        write_json(json_file, {**facts, "last": dict(last), "best": best})
+        write_json(json_file, {**facts, "last": dict(last), "best": lowest})
     shown = {"steps": f"{run.step:,}, {run.step * recipe.batch * recipe.length:,} tokens"}
     if "loss" in last:
         shown |= {"time": duration(last["seconds"]), "loss": f"{last['loss']:.4f} nats per token"}
     shown |= training_log.looked(last)
-    if best is not None and best["step"] != last["step"]:
-        shown["best"] = f"{next(iter(training_log.looked(best).values()))}, at step {best['step'] + 1}"
+    if lowest is not None and lowest["step"] != last["step"]:
+        shown["best"] = f"{next(iter(training_log.looked(lowest).values()))}, at step {lowest['step'] + 1}"
     shown["folder"] = f"{run.path}: {', '.join(sorted(f.name for f in run.path.iterdir() if f.name[0] != '.'))}"
     if recipe.rate == "constant":
         shown["train longer"] = f"hopflow train {shlex.quote(str(run.path))} steps={2 * run.step}"
@@ -115,7 +115,7 @@ def _show_run(run: "Run", recipe: "Recipe", json_file: Path | None) -> None:
     box(console(), "trained", shown)
 
 
-def _best(rows: "list[dict[str, Any]]") -> "dict[str, Any] | None":
+def best(rows: "list[dict[str, Any]]") -> "dict[str, Any] | None":
     """The row with the lowest number on held-out text."""
     for key in ("b0_ppl", "bn_ppl", "nll"):
         if found := [row for row in rows if key in row]:

@@ -199,9 +199,9 @@ def names() -> list[str]:
 
 def named(name: str) -> Recipe:
     """The recipe of that name."""
-    for make in PAPER:
-        recipe = replace(make(), name=make.__name__)
-        for found in (recipe, laptop(recipe)):
-            if found.name == name:
-                return found
-    raise ValueError(f"there is no recipe {name!r}; {nearest(name, names())}. `hopflow list` shows all")
+    base = name.removesuffix(LAPTOP)
+    make = {recipe.__name__: recipe for recipe in PAPER}.get(base)
+    if make is None:
+        raise ValueError(f"there is no recipe {name!r}; {nearest(name, names())}. `hopflow list` shows all")
+    recipe = replace(make(), name=base)
+    return laptop(recipe) if name.endswith(LAPTOP) else recipe

@@ -18,6 +18,8 @@ from ..samplers import generate
 from ..training.pairs import predicted_jumps
 
 RECIPES = ("morse_laptop", "morse_sinkhorn_0p1_laptop", "morse_sinkhorn_0p01_laptop", "morse_exact_laptop")
+HELD_OUT = 512
+"""Sequences whose perplexity is bounded."""
 PAIRED = 50
 """OT batches from which jumps are predicted."""
 QUANTITIES = ("jumps", "predicted_jumps", "b0_ppl", "b1_ppl", "bk_ppl")
@@ -87,7 +89,7 @@ def measure(built: Built, path: Path, samples: int, sampler_steps: int) -> dict[
     flow, corpus, recipe = built.flow, built.corpus, built.recipe
     model = from_pretrained(path, device=home(built.model)).model
     out = generate(model, flow, n=samples, length=corpus.length, steps=sampler_steps, seed=recipe.seed)
-    x1 = corpus.test[:512].to(home(model))
+    x1 = corpus.test[:HELD_OUT].to(home(model))
     estimates = {
         "b0": nll_bound(model, flow, x1, eta=0, seed=recipe.seed),
         "b1": nll_bound(model, flow, x1, eta=1, seed=recipe.seed),
