@@ -97,6 +97,13 @@ def test_the_installed_command_tells_its_version():
     assert run.stdout == f"hopflow {__version__}\n"
 
 
+def test_python_m_hopflow_is_the_same_command_line():
+    module = [sys.executable, "-m", "hopflow"]  # as torchrun starts it
+    run = subprocess.run([*module, "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout == f"hopflow {__version__}\n"
+    assert subprocess.run([*module, "orakel"], capture_output=True).returncode == 2
+
+
 def test_without_a_command_the_help_is_shown(hopflow):
     result = hopflow()
     assert result.code == 0

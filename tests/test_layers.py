@@ -20,7 +20,7 @@ LAYERS = (
     ("training", "evaluation"),
     ("recipes",),
     ("bench", "reproduce", "report"),
-    ("demo", "doctor", "cli"),
+    ("demo", "doctor", "cli", "__main__"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 

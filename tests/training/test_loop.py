@@ -16,8 +16,8 @@ from hopflow.training.metrics import read
 from hopflow.training.settings import Settings
 from hopflow.training.shares import Share
 from hopflow.training.streams import stream
-from hopflow.training.tasks import FlowTask
-from hopflow.training.trainer import NotFinite
+from hopflow.training.tasks import CausalTask, FlowTask
+from hopflow.training.trainer import NotFinite, Trainer
 from texts import Letters
 
 QUICK = {"workers": 0, "log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "warmup": 2, "lr": 1e-3}
@@ -248,6 +248,19 @@ def test_a_loss_that_is_not_a_number_stops_before_the_update(tmp_path, step):
     dumped = json.loads((tmp_path / "bad" / f"not-finite-{step}.json").read_text())
     assert dumped["samples"] == [step * 8, step * 8 + 8]
     assert torch.equal(torch.tensor(dumped["x1"]), corpus.batch(0, step * 8, 8))
+
+
+def test_what_is_dumped_of_padded_sequences_is_their_text(tmp_path):
+    corpus = Letters(padded=True)
+    model = Causal(corpus.vocab_size, SMALL, dropout=0.0)
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("inf"))
+    task = CausalTask(model, corpus, Settings(batch=4), Share())
+    trainer = Trainer(model, task, Settings(batch=4), torch.device("cpu"), Share())
+    with pytest.raises(NotFinite):
+        trainer.update(3)
+    dumped = json.loads(trainer.dump(3, tmp_path).read_text())
+    assert torch.equal(torch.tensor(dumped["x1"]), corpus.batch(0, 12, 4))
 
 
 def test_the_random_state_of_the_caller_is_left_alone(tmp_path):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -299,6 +300,8 @@ def wait_for_all() -> None:
 def _repeatable(wanted: bool) -> Iterator[None]:
     """Only operations that give the same bits every time, where that is asked for."""
     before = torch.are_deterministic_algorithms_enabled()
+    if wanted:  # what cuBLAS asks for; read when it is first used
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(wanted or before)
     try:
         yield

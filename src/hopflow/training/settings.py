@@ -72,7 +72,10 @@ class Settings:
                 _require(value <= MOST, key.name, f"at most {MOST:,}", self)
         _require(self.seed < 1 << 63, "seed", "below 2^63", self)
         if self.ot_batch is not None and (self.ot_batch < self.batch or self.ot_batch % self.batch):
-            raise ValueError(f"ot_batch must be a multiple of batch = {self.batch}; got {self.ot_batch}")
+            near = self.batch * max(1, self.ot_batch // self.batch)
+            raise ValueError(
+                f"ot_batch must be a multiple of batch = {self.batch}; got {self.ot_batch}. Try ot_batch={near}"
+            )
         _one_of("rate", self.rate, ("constant", "cosine"))
         _one_of("precision", self.precision, ("auto", "float32", "bf16"))
 

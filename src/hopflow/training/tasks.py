@@ -141,6 +141,11 @@ class FlowTask(Task):
                 f"the flow knows {flow.vocab.data} data tokens, the text has {corpus.vocab_size}: "
                 f"was it tokenised with another tokenizer?"
             )
+        if "embedding" in flow.coupling.reads and embedding_table(model) is None:
+            raise ValueError(
+                f"{flow.coupling} reads the network's embeddings, and {type(model).__name__} offers none: give it a "
+                f"property `table` (V, D), or take another cost, such as Hamming()"
+            )
         self.model, self.flow = model, flow
         self.loss = FlowLoss(model, flow)
         self.table: Tensor | None = None
