@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from hopflow.estimate import Estimate
+from hopflow.estimate import Estimate, mean_and_error
 from toys import generator
 
 WHAT = {"quantity": "b1", "length": 128, "eta": 1.0, "is_bound": True, "calls": 16}
@@ -107,3 +107,8 @@ def test_it_says_when_it_is_no_bound_and_when_eta_is_a_function():
     text = str(Estimate.of(torch.zeros(2, 2), **what))
     assert "eta=η(t)" in text
     assert text.endswith("not a bound")
+
+
+def test_a_mean_has_the_error_of_its_sample_and_a_single_value_none():
+    assert mean_and_error(torch.tensor([1, 2, 3, 6])) == pytest.approx((3.0, math.sqrt(14 / 3 / 4)))
+    assert mean_and_error(torch.tensor([5.0])) == (5.0, 0.0)

@@ -14,6 +14,7 @@ from hopflow.pretrained import from_pretrained
 from hopflow.recipes import Recipe, build, named, names, plan, resolve
 from hopflow.recipes.choices import FAMILIES, choose, members
 from hopflow.recipes.facts import facts
+from hopflow.recipes.plan import pace
 from hopflow.training.metrics import read
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog sleeps on; who would not? " * 40
@@ -218,6 +219,21 @@ def test_a_plan_says_what_it_takes_and_what_the_coupling_gains(text):
     assert 0 < planned.ot_gain < 1
     assert planned.memory_bytes > 16 * planned.parameters
     assert planned.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("workers", "ahead", "coupling", "seconds"),
+    [
+        (1, 2, 1.5, 1.0),  # half of a coupling per step, hidden behind it
+        (1, 2, 3.0, 1.5),  # not hidden
+        (2, 2, 3.0, 1.0),
+        (0, 2, 1.5, 1.75),  # in place
+        (1, 0, 1.5, 1.75),
+    ],
+)
+def test_a_plan_adds_the_time_of_couplings_that_steps_cannot_hide(workers, ahead, coupling, seconds):
+    recipe = Recipe(batch=32, ot_batch=64, workers=workers, ahead=ahead)
+    assert pace(recipe, 1.0, coupling) == pytest.approx(seconds)
 
 
 def test_a_plan_s_checkpoint_is_as_large_as_the_real_one(text, tmp_path):

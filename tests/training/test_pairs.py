@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from hopflow import ExactOT, Hamming, Independent, OneStepLikelihood, Uniform
-from hopflow.training.pairs import Pairing
+from hopflow import ExactOT, Flow, Hamming, Independent, OneStepLikelihood, Uniform
+from hopflow.training.pairs import Pairing, predicted_jumps
 from hopflow.training.streams import stream
 from paired_runs import (
     BATCH,
@@ -470,3 +470,16 @@ def test_a_flow_that_cannot_travel_is_solved_in_place_and_the_log_says_why(caplo
         assert isinstance(paired, Pairing)
         assert torch.equal(run(paired, STEPS), plain(ExactOT(Hamming()), STEPS))
     assert "cannot be sent to another process" in caplog.text
+
+
+# --- what pairs say before any training
+
+
+@pytest.mark.parametrize("coupling", [Independent(), ExactOT(Hamming())])
+def test_predicted_jumps_are_the_mean_hamming_cost_of_the_pairs_that_training_sees(coupling):
+    flow = Flow(Uniform(VOCAB), coupling=coupling)
+    jumps, error = predicted_jumps(flow, rows, length=LENGTH, size=OT_BATCH, count=6, seed=3)
+    with Pairing(flow, rows, length=LENGTH, batch=OT_BATCH, seed=3, workers=0) as paired:
+        costs = torch.tensor([(paired.step(step), paired.report(step).cost)[1] for step in range(6)])
+    assert jumps == pytest.approx(float(costs.mean()))
+    assert error == pytest.approx(float(costs.std()) / 6**0.5, rel=1e-4)

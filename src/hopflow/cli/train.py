@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,8 +50,8 @@ def train(
         if first:
             typer.echo(_what(built), err=True)
         try:
-            with training_log.training(console(stderr=True), recipe.steps) as log:
-                run = built.train(fresh=fresh, logger=log.row if first else None, progress=log.step if first else None)
+            with training_log.training(console(stderr=True), recipe.steps) if first else nullcontext() as log:
+                run = built.train(fresh=fresh, logger=log and log.row, progress=log and log.step)
         except Interrupted as stopped:  # typer keeps the message of no KeyboardInterrupt
             if first:
                 typer.echo(f"hopflow: {stopped}", err=True)

@@ -61,7 +61,7 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
         4 * (3 * parameters + averages),
         tokens,
         recipe.steps * recipe.batch / max(1, built.corpus.rows),
-        recipe.steps * _pace(recipe, seconds * recipe.batch / tried, ot_seconds or 0.0),
+        recipe.steps * pace(recipe, seconds * recipe.batch / tried, ot_seconds or 0.0),
         gain,
         error,
         ot_seconds,
@@ -92,7 +92,7 @@ def _gain(built: Built) -> tuple[float | None, float | None, float | None]:
     return *mean_and_error(torch.tensor(gains, dtype=torch.float64)), sum(seconds) / OT_BATCHES
 
 
-def _pace(recipe: Recipe, step: float, coupling: float) -> float:
+def pace(recipe: Recipe, step: float, coupling: float) -> float:
     """Seconds of a step beside its share of a coupling: workers hide it until they are slower than the steps."""
     coupling *= recipe.batch / (recipe.ot_batch or recipe.batch)
     return max(step, coupling / recipe.workers) if recipe.workers and recipe.ahead else step + coupling
