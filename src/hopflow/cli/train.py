@@ -28,7 +28,7 @@ def train(
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Train a recipe of `hopflow list`, a recipe.toml, or a flow on a text file of your own.
+    """Train a recipe of `hopflow list`, a recipe.toml, or a flow on a text of your own; or go on with a run's folder.
 
     The same command goes on where it stopped. Settings: `hopflow config keys`, e.g. steps=500 coupling=exact.
     """
@@ -51,7 +51,7 @@ def train(
             typer.echo(_what(built), err=True)
         try:
             with training_log.training(console(stderr=True), recipe.steps) if first else nullcontext() as log:
-                run = built.train(fresh=fresh, logger=log and log.row, progress=log and log.step)
+                run = built.train(fresh=fresh, logger=log.row if log else None, progress=log.step if log else None)
         except Interrupted as stopped:  # typer keeps the message of no KeyboardInterrupt
             if first:
                 typer.echo(f"hopflow: {stopped}", err=True)
