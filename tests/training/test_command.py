@@ -194,15 +194,24 @@ def test_a_recipe_that_is_not_there_is_named_with_the_nearest(hopflow, words):
 
 
 def test_silence_is_told_about_even_when_no_step_ends(monkeypatch, capsys):
-    monkeypatch.setattr(training_log, "QUIET", 0.02)
+    monkeypatch.setattr(training_log, "QUIET", 0.04)
     with training_log.training(output.console(stderr=True), 10) as log:
         said = ""
-        while "the first step is under way" not in said:
+        while "the first step is under way (0 s)" not in said:
             said += capsys.readouterr().err
         log.step(4, 10)  # where an earlier call had stopped after 3
-        while "step 4/10, " not in said:
+        while "step 4/10 is done, what follows takes longer" not in said:
             said += capsys.readouterr().err
-    assert "left (0 s)" in said
+
+
+def test_the_time_that_is_left_counts_the_steps_of_this_call_only(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(training_log, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    log = training_log.TrainingLog(100, lambda text: None)
+    for done in (51, 52, 53, 54):
+        clock.now += 2.0
+        log.step(done, 100)
+    assert log.now() == "step 54/100, 1 min 32 s left"
 
 
 def test_on_a_terminal_the_lines_stand_above_a_bar_that_starts_where_the_run_goes_on():

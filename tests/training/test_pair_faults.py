@@ -48,6 +48,16 @@ def test_a_machine_that_kills_every_worker_is_left_alone(caplog):
     assert belongings() == before
 
 
+def test_a_worker_that_had_to_wait_for_a_busy_trainer_is_kept(caplog):
+    with pairing(EMBEDDED, workers=1) as paired:
+        (worker,) = paired._crew.workers
+        assert worker.connection.poll(60)  # it is awake; meanwhile the trainer was busy for long
+        worker.started -= 10 * crew.BOOT_SECONDS
+        until_ready(paired)
+        assert paired._crew.workers == [worker]
+    assert caplog.text == ""
+
+
 def test_a_system_without_processes_is_solved_in_place(caplog, monkeypatch):
     def no_process(*args, **kwargs):
         raise OSError("too many processes")

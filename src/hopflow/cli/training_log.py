@@ -18,7 +18,8 @@ class TrainingLog:
 
     def __init__(self, steps: int, say: Callable[[str], None]) -> None:
         self.steps, self.say = steps, say
-        self._started, self._first, self._done = time.monotonic(), 0, 0
+        self._started = self._ended = time.monotonic()
+        self._first = self._done = 0
 
     def row(self, row: Mapping[str, Any]) -> None:
         """A row of metrics."""
@@ -28,14 +29,17 @@ class TrainingLog:
     def step(self, done: int, steps: int) -> None:
         """After every step."""
         self._first = self._first or done
-        self._done = done
+        self._done, self._ended = done, time.monotonic()
 
     def now(self) -> str:
         """Where the run is, for whoever waits."""
         if not self._done:
             return "the first step is under way"
-        passed, taken = time.monotonic() - self._started, self._done - self._first + 1
-        return f"step {self._done}/{self.steps}, {duration((self.steps - self._done) * passed / taken)} left"
+        at = f"step {self._done}/{self.steps}"
+        if time.monotonic() - self._ended > QUIET / 2:  # a look at held-out text, a save, or a step that waits for OT
+            return f"{at} is done, what follows takes longer"
+        each = (self._ended - self._started) / (self._done - self._first + 1)
+        return f"{at}, {duration((self.steps - self._done) * each)} left"
 
 
 class TrainingBar(TrainingLog):

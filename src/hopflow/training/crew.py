@@ -187,6 +187,7 @@ class Crew:
         message = worker.connection.recv()
         if message == HELLO:
             worker.connection.send_bytes(self._flow)
+            worker.started = time.monotonic()  # it may have waited for a trainer that was busy elsewhere
             return
         if message == READY:
             worker.ready = True
