@@ -77,6 +77,21 @@ def test_a_commands_help_and_its_typos_do_not_wait_for_torch(argument):
     )  # new typers read arguments with pydantic
 
 
+def test_no_help_of_any_command_waits_for_torch():
+    probe = (
+        "import sys, contextlib\nfrom hopflow import cli\nfor words in sys.argv[1:]:\n"
+        "    sys.argv = ['hopflow', *words.split(), '--help']\n"
+        "    with contextlib.suppress(SystemExit): cli.main()\n"
+        "print(sorted({'torch', 'scipy', 'numpy'} & set(sys.modules)))"
+    )
+    commands = ("train", "demo", "list", "oracle", "doctor")
+    groups = ("config show", "config diff", "config keys", "data list", "data fetch", "data prepare")
+    groups += ("bench ot", "reproduce morse")
+    run = subprocess.run([sys.executable, "-c", probe, *commands, *groups], capture_output=True, text=True, check=True)
+    assert run.stdout.count("Usage: hopflow ") == len(commands + groups)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_installed_command_tells_its_version():
     run = subprocess.run([HOPFLOW, "--version"], capture_output=True, text=True, check=True)
     assert run.stdout == f"hopflow {__version__}\n"

@@ -21,14 +21,14 @@ from .bounds import kappa_bound, nll_bound
 from .costs import Hamming
 from .couplings import Coupling, ExactOT, Independent
 from .data import Corpus, load
-from .estimate import Estimate
+from .estimate import Estimate, mean_and_error
 from .flow import Flow
 from .pretrained import from_pretrained
 from .samplers import generate
 from .sources import BagOfWords
 from .training.loop import Logger, train
 from .training.metrics import read
-from .training.pairs import Pairing
+from .training.pairs import predicted_jumps
 from .training.problems import one_thread
 from .vocab import Vocab
 
@@ -38,6 +38,7 @@ HELD_OUT, DRAWS = 128, 16
 PAIRED = 16
 """OT batches from which jumps are predicted."""
 COUPLINGS: dict[str, Coupling] = {"independent": Independent(), "ot": ExactOT(Hamming())}
+COLOURS = {"independent": "#8a8a8a", "ot": "#0b7a75"}
 
 Say = Callable[[str], None]
 
@@ -108,9 +109,8 @@ def run(
         for name, coupling in COUPLINGS.items():
             rows[name] = _row(name, Flow(source, coupling=coupling), corpus, folder / name, steps, say, logger)
     demo = Demo(folder, math.exp(source.entropy), rows)
-    atomic.write(folder / "demo.json", (json.dumps(demo.as_json(), indent=2) + "\n").encode())
-    atomic.write(folder / "report.md", report(demo).encode())
-    draw(demo, say)
+    atomic.write(folder / "demo.json", (json.dumps(demo.as_json(), indent=2, allow_nan=False) + "\n").encode())
+    atomic.write(folder / "report.md", report(demo, draw(demo, say)).encode())
     return demo
 
 
@@ -147,7 +147,7 @@ def _row(name: str, flow: Flow, corpus: Corpus, folder: Path, steps: int, say: S
     b0 = nll_bound(model, flow, x1, eta=0, draws=DRAWS, seed=2)
     b1 = nll_bound(model, flow, x1, eta=1, draws=DRAWS, seed=2)
     bk = kappa_bound(model, flow, x1, draws=DRAWS, seed=2)
-    jumps, predicted = _mean(out.jumps), predict(flow, corpus)
+    jumps, predicted = mean_and_error(out.jumps), predict(flow, corpus)
     facts = entropy_bits(out.tokens), trained.last["loss"], trained.last["seconds"]
     return Row(*jumps, *predicted, *_ppl(b0), *_ppl(b1), *_ppl(bk), *facts)
 
@@ -163,27 +163,23 @@ def text(offline: bool, say: Say) -> Corpus:
 
 
 def predict(flow: Flow, corpus: Corpus) -> tuple[float, float]:
-    """The mean Hamming distance of pairs, which is what a perfect network hops (Cor. 3.2 [coro1]), and its error."""
-    with Pairing(
-        flow,
-        lambda index: corpus.batch(0, index * OT_BATCH, OT_BATCH),
-        length=LENGTH,
-        batch=OT_BATCH,
-        workers=0,
-    ) as pairing:
-        found = [pairing.step(step) for step in range(PAIRED)]
-    return _mean(torch.stack([(x0 != x1).sum(1).double().mean() for x0, x1 in found]))
+    """How often tokens should hop, from pairs of the training text alone, and its error."""
+
+    def rows(index: int) -> Int[Tensor, "n L"]:
+        return corpus.batch(0, index * OT_BATCH, OT_BATCH)
+
+    return predicted_jumps(flow, rows, length=LENGTH, size=OT_BATCH, count=PAIRED)
 
 
-def entropy_bits(tokens: torch.Tensor) -> float:
+def entropy_bits(tokens: Int[Tensor, "n L"]) -> float:
     """Entropy of the token frequencies within a sample, in bits, averaged over samples."""
     counts = torch.stack([torch.bincount(row, minlength=int(tokens.max()) + 1) for row in tokens]).double()
     p = counts / counts.sum(1, keepdim=True)
     return float(torch.special.entr(p).sum(1).mean()) / math.log(2)
 
 
-def report(demo: Demo) -> str:
-    """The same as a page of markdown."""
+def report(demo: Demo, plots: list[str]) -> str:
+    """The same as a page of markdown, with the plots that were drawn."""
     one, other = demo.rows.values()
     fewer = 1 - other.jumps / one.jumps
     rows = "\n".join(
@@ -205,49 +201,46 @@ With it, tokens hop **{fewer:.1%} less often** on their way from noise to text.
 bound the perplexity of these samples' law, b1 that of samples drawn with η = 1. A flow that learned nothing has the
 perplexity of its source, {demo.source_ppl:.3f}.
 
-![loss](loss.png)
-![jumps](jumps.png)
-"""
+{"".join(f"![{Path(plot).stem}]({plot}){chr(10)}" for plot in plots)}"""
 
 
-def draw(demo: Demo, say: Say) -> None:
-    """Two plots, where matplotlib is installed."""
+def draw(demo: Demo, say: Say) -> list[str]:
+    """Two plots beside the report, where matplotlib is installed; the names of their files."""
     try:
         import matplotlib
     except ImportError:
         say("no plots: pip install 'hopflow[report]' for matplotlib")
-        return
+        return []
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    colours = {"independent": "#8a8a8a", "ot": "#0b7a75"}
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    plots = {"loss.png": _draw_losses, "jumps.png": _draw_jumps}
+    for name, draw_on in plots.items():
+        figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+        draw_on(demo, axes)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="upper right")
+        figure.savefig(demo.folder / name, dpi=150)
+        pyplot.close(figure)
+    return list(plots)
+
+
+def _draw_losses(demo: Demo, axes: Any) -> None:
     for name in demo.rows:
         curve = read(demo.folder / name / "metrics.jsonl")
-        axes.plot([r["step"] for r in curve], [r["loss"] for r in curve], color=colours[name], label=name)
+        axes.plot([r["step"] for r in curve], [r["loss"] for r in curve], color=COLOURS[name], label=name)
     axes.set(xlabel="step", ylabel="loss, nats per token", title="What the network still has to guess")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(demo.folder / "loss.png", dpi=150)
-    pyplot.close(figure)
 
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+
+def _draw_jumps(demo: Demo, axes: Any) -> None:
     for place, (name, row) in enumerate(demo.rows.items()):
-        axes.bar(place, row.jumps, 0.6, yerr=2 * row.jumps_se, capsize=6, color=colours[name])
+        axes.bar(place, row.jumps, 0.6, yerr=2 * row.jumps_se, capsize=6, color=COLOURS[name])
         axes.plot([place - 0.36, place + 0.36], [row.predicted_jumps] * 2, color="black", ls="--", lw=1.2)
         axes.annotate(f"{row.jumps:.1f}", (place, row.jumps / 2), ha="center", color="white", fontsize=13)
     axes.plot([], [], color="black", ls="--", lw=1.2, label="predicted from pairs alone")
     axes.set_xticks(range(len(demo.rows)), ["independent pairs", "optimal transport"])
     axes.set(ylabel=f"jumps per sample of {LENGTH} tokens", title="How often tokens hop from noise to text (± 2 s.e.)")
-    axes.legend(frameon=False, loc="upper right")
     axes.margins(y=0.2)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(demo.folder / "jumps.png", dpi=150)
-    pyplot.close(figure)
-
-
-def _mean(values: torch.Tensor) -> tuple[float, float]:
-    return float(values.double().mean()), float(values.double().std()) / math.sqrt(len(values))
 
 
 def _ppl(estimate: Estimate) -> tuple[float, float]:

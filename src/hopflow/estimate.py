@@ -3,10 +3,16 @@
 import math
 from dataclasses import dataclass
 
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from .velocities import Eta
+
+
+def mean_and_error(values: Shaped[Tensor, " n"]) -> tuple[float, float]:
+    """The mean of independent values, and its standard error; of a single one nothing is known, and 0 is said."""
+    error = float(values.double().std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return float(values.double().mean()), error
 
 
 @dataclass(frozen=True)

@@ -25,3 +25,16 @@ def test_silent_work_is_told_about_until_it_ends():
     time.sleep(0.05)
     assert len(said) == count
     assert said[0] == "merging (0 s)"
+
+
+def test_a_text_in_between_does_not_make_the_next_silence_twice_as_long():
+    said = []
+    pulse, start = Pulse(lambda text: said.append((time.monotonic(), text)), 0.4), time.monotonic()
+    with pulse.meanwhile(lambda: "working"):
+        time.sleep(0.02)
+        pulse.say("a first word")
+        while len(said) < 2:
+            time.sleep(0.005)
+            assert time.monotonic() - start < 60
+    (first, _), (second, _) = said
+    assert second - first >= 0.4

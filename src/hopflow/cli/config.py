@@ -58,17 +58,16 @@ def config_diff(
 
 
 @app.command("keys")
-def configparse_keys(debug: Debug = False) -> None:
+def config_keys(debug: Debug = False) -> None:
     """List every key, its default, and what it does."""
     from dataclasses import fields
 
     from ..recipes import Recipe
-    from ..training.settings import HELP, is_learned
+    from ..training.settings import HELP, ROLE
 
     rows = table("key", "default", "decides", "what it is")
     for key in fields(Recipe):
-        role = "what is learned" if is_learned(key) else "how it runs"
-        rows.add_row(key.name, str(key.default), role, key.metadata[HELP])
+        rows.add_row(key.name, str(key.default), key.metadata[ROLE], key.metadata[HELP])
     console().print(rows)
 
 

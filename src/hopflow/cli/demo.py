@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import console, table
-from .training_log import line
+from .output import console, lines, table
+from .training_log import lines_of
 from .words import Debug, Offline
 
 if TYPE_CHECKING:
@@ -24,10 +24,8 @@ def demo(
     """
     from .. import demo as show
 
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
-
-    found = show.run(out, offline=offline, say=say, logger=lambda row: say(line(row, show.STEPS)))
+    with lines() as say:
+        found = show.run(out, offline=offline, say=say, logger=lambda row: say("\n".join(lines_of(row, show.STEPS))))
     _show(found)
 
 

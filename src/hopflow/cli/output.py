@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+QUIET = 8.0
+"""Seconds after which a command that has nothing to report says that it is alive."""
+
 
 def console(stderr: bool = False) -> "Console":
     from rich.console import Console
@@ -25,14 +28,34 @@ def console(stderr: bool = False) -> "Console":
 
 
 @contextmanager
+def lines() -> Iterator[Callable[[str], None]]:
+    """Plain lines on stderr, so that stdout holds only results; the last one again where long work is silent."""
+    from ..data.pulse import Pulse
+
+    latest = "starting"
+    pulse = Pulse(lambda text: typer.echo(text, err=True), QUIET)
+
+    def say(text: str) -> None:
+        nonlocal latest
+        latest = text
+        pulse.say(text)
+
+    with pulse.meanwhile(lambda: latest.partition("\n")[0]):
+        yield say
+
+
+@contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """A spinner on a terminal, plain lines elsewhere; always on stderr, so that stdout holds only results."""
+    """A spinner on a terminal, plain lines elsewhere; always on stderr."""
+    from rich.markup import escape
+
     screen = console(stderr=True)
     if not screen.is_terminal:
-        yield lambda text: typer.echo(text, err=True)
+        with lines() as say:
+            yield say
         return
     with screen.status("starting") as status:
-        yield lambda text: status.update(text)
+        yield lambda text: status.update(escape(text))
 
 
 def check_target(file: Path | None) -> None:
@@ -86,11 +109,13 @@ def number(value: Any) -> str:
 
 
 def duration(seconds: int | float) -> str:
-    """12 s, 3 min 4 s, 5 h 6 min, 7 d 8 h."""
+    """12 ms, 3.4 s, 5 min 6 s, 7 h 8 min, 9 d 10 h."""
     for unit, below, whole in (("d", "h", 86400), ("h", "min", 3600), ("min", "s", 60)):
         if seconds >= whole:
             part = {"d": 3600, "h": 60, "min": 1}[unit]
             return f"{int(seconds // whole)} {unit} {int(seconds % whole // part)} {below}"
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
@@ -109,7 +134,12 @@ def box(screen: "Console", title: str, rows: Mapping[str, str]) -> None:
     from rich.panel import Panel
     from rich.table import Table
 
+    if not screen.is_terminal:
+        width = max(map(len, rows)) + 3
+        for name, value in rows.items():
+            screen.print(f"{name}:".ljust(width) + value, markup=False, soft_wrap=True)
+        return
     grid = Table.grid(padding=(0, 2))
     for name, value in rows.items():
-        grid.add_row(f"[bold]{name}[/bold]" if screen.is_terminal else f"{name}:", escape(value))
-    screen.print(Panel(grid, title=title, expand=False) if screen.is_terminal else grid)
+        grid.add_row(f"[bold]{name}[/bold]", escape(value))
+    screen.print(Panel(grid, title=escape(title), expand=False))

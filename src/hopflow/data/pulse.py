@@ -33,7 +33,7 @@ class Pulse:
         done, start = threading.Event(), time.monotonic()
 
         def keep_beating() -> None:
-            while not done.wait(self._seconds):
+            while not done.wait(self._seconds / 8):  # often enough that no silence is much longer than `seconds`
                 self.beat(lambda: f"{text()} ({time.monotonic() - start:.0f} s)")
 
         thread = threading.Thread(target=keep_beating, daemon=True)

@@ -10,6 +10,8 @@ from dataclasses import replace
 from ..training.settings import nearest
 from .recipe import Recipe
 
+LAPTOP = "_laptop"
+
 
 def dfm_b() -> Recipe:
     """Bag-of-words source on OpenWebText, no OT. Section 5.3 [exp_OT_l2]"""
@@ -171,7 +173,7 @@ def laptop(recipe: Recipe) -> Recipe:
     text = recipe.tokens == "gpt2"
     return replace(
         recipe,
-        name=f"{recipe.name}_laptop",
+        name=f"{recipe.name}{LAPTOP}",
         data="shakespeare",
         tokens="bpe:1024" if text else recipe.tokens,
         length=min(recipe.length, 256),
@@ -192,21 +194,14 @@ def laptop(recipe: Recipe) -> Recipe:
 
 def names() -> list[str]:
     """Every recipe's name."""
-    return list(_table())
+    return [f"{recipe.__name__}{ending}" for recipe in PAPER for ending in ("", LAPTOP)]
 
 
 def named(name: str) -> Recipe:
     """The recipe of that name."""
-    table = _table()
-    if name not in table:
-        raise ValueError(f"there is no recipe {name!r}; {nearest(name, list(table))}. `hopflow list` shows all")
-    return table[name]()
-
-
-def _table() -> dict[str, Callable[[], Recipe]]:
-    table: dict[str, Callable[[], Recipe]] = {}
-    for recipe in PAPER:
-        name = recipe.__name__
-        table[name] = lambda make=recipe, name=name: replace(make(), name=name)  # type: ignore[misc]
-        table[f"{name}_laptop"] = lambda make=table[name]: laptop(make())  # type: ignore[misc]
-    return table
+    base = name.removesuffix(LAPTOP)
+    make = {recipe.__name__: recipe for recipe in PAPER}.get(base)
+    if make is None:
+        raise ValueError(f"there is no recipe {name!r}; {nearest(name, names())}. `hopflow list` shows all")
+    recipe = replace(make(), name=base)
+    return laptop(recipe) if name.endswith(LAPTOP) else recipe

@@ -1,6 +1,5 @@
 """Plan: what a recipe will take, found out without training it."""
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -10,17 +9,18 @@ import torch
 from torch import Tensor
 
 from ..couplings import Independent
+from ..estimate import mean_and_error
 from ..training.loop import choose_device
 from ..training.pairs import Pairing
 from ..training.shares import Share
-from ..training.tasks import CausalTask, FlowTask, Task, embedding_table
+from ..training.tasks import embedding_table, task_for
 from ..training.trainer import Trainer
 from .build import Built
 from .recipe import Recipe
 
 OT_BATCHES = 8
-TRIED = 4
-"""Sequences of the steps that are timed; the whole batch is taken to need in proportion."""
+TRIED, TRIED_ON_A_GPU = 4, 64
+"""Sequences of the steps that are timed; the whole batch is taken to need in proportion. A few leave a GPU idle."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,25 @@ class Plan:
 def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> Plan:
     """Count, time two steps of a few sequences, and couple a few batches."""
     recipe, model = built.recipe, built.model
-    model.to(choose_device(recipe.device))
+    device = choose_device(recipe.device)
+    model.to(device)
     parameters = sum(p.numel() for p in model.parameters())
     table = embedding_table(model)
     averages = parameters * bool(recipe.weight_ema) + (table.numel() if table is not None and recipe.ot_ema else 0)
     progress("coupling a few batches")
     gain, error, ot_seconds = _gain(built)
     progress("timing a step")
-    seconds, activations = _try(built)
+    part = max(1, recipe.batch // recipe.accumulate)
+    tried = min(part, TRIED if device.type == "cpu" else TRIED_ON_A_GPU)
+    seconds, activations = _try(built, tried)
     tokens = recipe.steps * recipe.batch * recipe.length
-    part = recipe.batch // recipe.accumulate
     return Plan(
         parameters,
-        4 * (4 * parameters + averages) + activations * part // TRIED,  # weights, gradients, two averages of AdamW
+        4 * (4 * parameters + averages) + activations * part // tried,  # weights, gradients, two averages of AdamW
         4 * (3 * parameters + averages),
         tokens,
         recipe.steps * recipe.batch / max(1, built.corpus.rows),
-        recipe.steps * seconds * recipe.batch / TRIED,
+        recipe.steps * _pace(recipe, seconds * recipe.batch / tried, ot_seconds or 0.0),
         gain,
         error,
         ot_seconds,
@@ -87,31 +89,31 @@ def _gain(built: Built) -> tuple[float | None, float | None, float | None]:
             report = pairing.report(step)
             gains.append(1 - report.cost / report.independent_cost if report.independent_cost else 0.0)
             seconds.append(report.seconds_solved)
-    values = torch.tensor(gains, dtype=torch.float64)
-    return float(values.mean()), float(values.std()) / math.sqrt(OT_BATCHES), sum(seconds) / OT_BATCHES
+    return *mean_and_error(torch.tensor(gains, dtype=torch.float64)), sum(seconds) / OT_BATCHES
 
 
-def _try(built: Built) -> tuple[float, int]:
-    """Seconds of a step of TRIED sequences, and the bytes that autograd keeps for it."""
-    small: Recipe = replace(built.recipe, batch=TRIED, accumulate=1, ot_batch=None, workers=0, compile=False)
+def _pace(recipe: Recipe, step: float, coupling: float) -> float:
+    """Seconds of a step beside its share of a coupling: workers hide it until they are slower than the steps."""
+    coupling *= recipe.batch / (recipe.ot_batch or recipe.batch)
+    return max(step, coupling / recipe.workers) if recipe.workers and recipe.ahead else step + coupling
+
+
+def _try(built: Built, tried: int) -> tuple[float, int]:
+    """Seconds of a step of so many sequences, and the bytes that autograd keeps for it."""
+    small: Recipe = replace(built.recipe, batch=tried, accumulate=1, ot_batch=None, workers=0, compile=False)
     flow = built.flow and replace(built.flow, coupling=Independent())
-    task: Task
-    if flow is None:
-        task = CausalTask(built.model, built.corpus, small, Share())  # type: ignore[arg-type]
-    else:
-        task = FlowTask(built.model, flow, built.corpus, small, Share())
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with closing(task):
+    with closing(task_for(built.model, flow, built.corpus, small, Share())) as task:
         trainer = Trainer(built.model, task, small, choose_device(small.device), Share())
         with torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             trainer.update(0)
         started = time.perf_counter()
-        trainer.update(1)
+        trainer.update(1)  # reads the loss back, so a GPU is waited for
         seconds = time.perf_counter() - started
     weights = sum(kept.get(p.untyped_storage().data_ptr(), 0) for p in built.model.parameters())
     return seconds, sum(kept.values()) - weights

@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..data.corpora import is_corpus
 from ..training.folder import is_run, read_recipe
-from .paper import named
+from .paper import named, names
 from .recipe import Recipe, from_toml
 
 
 def resolve(word: str, keys: Mapping[str, Any] | None = None) -> Recipe:
-    """A recipe's name, a .toml with one, a run folder, or a text to train on; then changed by keys."""
+    """A recipe's name, a .toml with one, a run folder, or a text to train on, by file or name; then changed by keys."""
     return Recipe.read(keys or {}, _base(word))
 
 
@@ -40,4 +41,6 @@ def _base(word: str) -> Recipe:
     if path.is_dir() and is_run(path):
         return replace(Recipe.read(read_recipe(path)["recipe"]), out=word)  # it goes on where it is, also if moved
     # a name with a suffix is meant as a file even where it does not exist: the reader says so
-    return own_text(word) if word == "-" or path.suffix or path.exists() else named(word)
+    if word == "-" or path.suffix or path.exists():
+        return own_text(word)
+    return own_text(word) if word not in names() and is_corpus(word) else named(word)

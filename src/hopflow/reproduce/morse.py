@@ -1,23 +1,30 @@
 """Table 1 [toy-OT]: jumps of flows on Morse code, without and with optimal transport, at laptop size."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from ..bounds import kappa_bound, nll_bound
+from ..estimate import mean_and_error
 from ..network import home
 from ..pretrained import from_pretrained
-from ..recipes import Built, build, named
+from ..recipes import Built, Recipe, build, named
 from ..samplers import generate
-from ..training.pairs import Pairing
+from ..training.pairs import predicted_jumps
 
 RECIPES = ("morse_laptop", "morse_sinkhorn_0p1_laptop", "morse_sinkhorn_0p01_laptop", "morse_exact_laptop")
+HELD_OUT = 512
+"""Sequences whose perplexity is bounded."""
+PAIRED = 50
+"""OT batches from which jumps are predicted."""
 QUANTITIES = ("jumps", "predicted_jumps", "b0_ppl", "b1_ppl", "bk_ppl")
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -46,23 +53,34 @@ def run(
     device: str = "auto",
     recipes: Sequence[str] = RECIPES,
     offline: bool = False,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> list[Row]:
     """Train every recipe with every seed into the folder; runs that are there already are only measured."""
     rows = []
     for name in recipes:
         each = []
         for seed in range(seeds):
-            say(f"{name}, seed {seed}")
-            recipe = replace(named(name), seed=seed, device=device, eval_every=0, eval_rows=0, eval_samples=0)
-            recipe = replace(recipe, steps=steps or recipe.steps)
-            built = build(recipe, offline=offline)
-            trained = built.train(out=folder / f"{name}-{seed}")
-            each.append(measure(built, trained.path, samples, sampler_steps))
-        values = {key: mean(row[key] for row in each) for key in QUANTITIES}
-        errors = {key: _error([row[key] for row in each]) for key in QUANTITIES}
+            recipe = replace(named(name), seed=seed, device=device)
+            recipe = replace(recipe, steps=recipe.steps if steps is None else steps)
+            path = folder / f"{name}-{seed}"
+            built = _trained(recipe, path, offline, say)
+            say(f"{path.name}: drawing {samples} sequences in {sampler_steps} steps, and bounding perplexities")
+            each.append(measure(built, path, samples, sampler_steps))
+        found = {key: mean_and_error(torch.tensor([row[key] for row in each])) for key in QUANTITIES}
+        values, errors = ({key: pair[part] for key, pair in found.items()} for part in (0, 1))
         rows.append(Row(name, seeds, recipe.steps, values, errors, each))
     return rows
+
+
+def _trained(recipe: Recipe, path: Path, offline: bool, say: Say) -> Built:
+    quiet = replace(recipe, log_every=100, eval_every=0, eval_rows=0, eval_samples=0)
+    built = build(quiet, offline=offline, progress=say)
+
+    def log(row: Mapping[str, Any]) -> None:
+        say(f"{path.name}: step {row['step'] + 1} of {recipe.steps}, loss {row['loss']:.4f}")
+
+    built.train(out=path, logger=log)
+    return built
 
 
 def measure(built: Built, path: Path, samples: int, sampler_steps: int) -> dict[str, float]:
@@ -71,35 +89,26 @@ def measure(built: Built, path: Path, samples: int, sampler_steps: int) -> dict[
     flow, corpus, recipe = built.flow, built.corpus, built.recipe
     model = from_pretrained(path, device=home(built.model)).model
     out = generate(model, flow, n=samples, length=corpus.length, steps=sampler_steps, seed=recipe.seed)
-    x1 = corpus.test[:512].to(home(model))
+    x1 = corpus.test[:HELD_OUT].to(home(model))
     estimates = {
         "b0": nll_bound(model, flow, x1, eta=0, seed=recipe.seed),
         "b1": nll_bound(model, flow, x1, eta=1, seed=recipe.seed),
         "bk": kappa_bound(model, flow, x1, seed=recipe.seed),
     }
-    found = {"jumps": float(out.jumps.mean()), "jumps_se": float(out.jumps.std()) / math.sqrt(samples)}
-    found["predicted_jumps"], found["predicted_jumps_se"] = predicted_jumps(built)
+    found: dict[str, float] = {}
+    found["jumps"], found["jumps_se"] = mean_and_error(out.jumps)
+    found["predicted_jumps"], found["predicted_jumps_se"] = predict(built)
     for name, estimate in estimates.items():
         found |= {f"{name}_ppl": estimate.ppl, f"{name}_se": estimate.ppl_stderr}
     return found
 
 
-def predicted_jumps(built: Built, batches: int = 50) -> tuple[float, float]:
-    """The mean Hamming distance of the recipe's pairs, before any training, and its error."""
+def predict(built: Built) -> tuple[float, float]:
+    """How often tokens should hop, from the recipe's pairs alone, and its error."""
     assert built.flow is not None
     recipe, size = built.recipe, built.recipe.ot_batch or built.recipe.batch
-    with Pairing(
-        built.flow,
-        lambda index: built.corpus.batch(recipe.seed, index * size, size),
-        length=recipe.length,
-        batch=size,
-        seed=recipe.seed,
-        workers=0,
-    ) as pairing:
-        pairs = [pairing.step(step) for step in range(batches)]
-    distances = torch.stack([(x0 != x1).sum(1).double().mean() for x0, x1 in pairs])
-    return float(distances.mean()), float(distances.std()) / math.sqrt(batches)
 
+    def rows(index: int) -> Int[Tensor, "n L"]:
+        return built.corpus.batch(recipe.seed, index * size, size)
 
-def _error(values: list[float]) -> float:
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return predicted_jumps(built.flow, rows, length=recipe.length, size=size, count=PAIRED, seed=recipe.seed)

@@ -8,7 +8,6 @@ import json
 import logging
 import math
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,6 @@ from torch import Tensor, nn
 
 from .. import atomic
 from ..flow import Flow
-from ..models.causal import Causal
 from ..network import resting
 from ..pretrained import describe, sealed
 from ..storage import to_plain
@@ -35,8 +33,13 @@ from .metrics import Metrics, Row, read
 from .settings import Settings, is_learned
 from .shares import Share
 from .signals import Interrupted, Stop
-from .tasks import CausalTask, FlowTask, Task, Text
+from .tasks import Text, task_for
 from .trainer import NotFinite, Trainer
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 log = logging.getLogger("hopflow")
 
@@ -82,7 +85,7 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(_repeatable(settings.deterministic))
-        task = stack.enter_context(closing(_task(model, flow, corpus, settings, share)))
+        task = stack.enter_context(closing(task_for(model, flow, corpus, settings, share)))
         trainer = Trainer(model, task, settings, device, share)
         if share.rank == 0:  # only now, so that no mistake so far has left a folder that says what the run is
             folder = stack.enter_context(RunFolder(path))
@@ -186,14 +189,14 @@ class _Course:
             )
 
     def _row(self, step: int) -> dict[str, Any] | None:
-        """What there is to report after a step, if anything."""
-        done, final = step + 1, step + 1 == self.settings.steps
-        row: dict[str, Any] = {"step": step}
-        if step % self.settings.log_every == 0 or final:
-            row |= self._numbers(step)
-        if final or (self.settings.eval_every and done % self.settings.eval_every == 0):
-            row |= self._examine(step)
-        return row if len(row) > 1 else None
+        """What there is to report after a step, if anything; a look at held-out text never stands without a loss."""
+        done, every = step + 1, self.settings.eval_every
+        final = done == self.settings.steps
+        looks = final or (every > 0 and done % every == 0)
+        if not looks and step % self.settings.log_every:
+            return None
+        row = {"step": step, **self._numbers(step)}
+        return row | self._examine(step) if looks else row
 
     def _numbers(self, step: int) -> dict[str, Any]:
         """The step's own numbers, and the speed since the last ones."""
@@ -279,9 +282,11 @@ def choose_device(name: str) -> torch.device:
 
 
 def memory_bytes(device: torch.device) -> int:
-    """The most that was held so far: by tensors on a GPU, by the process elsewhere."""
+    """The most that was held so far: by tensors on a GPU, by the process elsewhere; 0 where nobody tells."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    if resource is None:
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -289,14 +294,6 @@ def memory_bytes(device: torch.device) -> int:
 def wait_for_all() -> None:
     if Share.here().world > 1:
         dist.barrier()
-
-
-def _task(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings, share: Share) -> Task:
-    if flow is not None:
-        return FlowTask(model, flow, corpus, settings, share)
-    if not isinstance(model, Causal):
-        raise ValueError(f"{type(model).__name__} needs a flow: train(model, flow, corpus); only Causal learns without")
-    return CausalTask(model, corpus, settings, share)
 
 
 @contextmanager

@@ -38,6 +38,8 @@ COLUMNS = (
     "jumps",
     "jumps_se",
     "jumps_n",
+    "precision",
+    "recipe_hash",
 )
 """Of the CSV; the JSON lines may hold more."""
 

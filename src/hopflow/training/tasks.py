@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..bounds import nll_bound
 from ..couplings import Independent
 from ..draws import stratified
+from ..estimate import mean_and_error
 from ..flow import Flow
 from ..models.causal import Causal
 from ..samplers import generate
@@ -97,6 +98,10 @@ class Task(ABC):
 
     def close(self) -> None:  # noqa: B027
         """End what runs beside the steps."""
+
+    def data(self, step: int) -> Int[Tensor, "n L"]:
+        """This process's share of the step's sequences, as they stand in the text."""
+        return self._mine(self.corpus.batch(self.settings.seed, step * self.settings.batch, self.settings.batch))
 
     def _keep(self, step: int) -> Bool[Tensor, "n L"] | None:
         return self.corpus.keep(self.settings.seed, step * self.settings.batch, self.settings.batch)
@@ -244,9 +249,8 @@ class CausalTask(Task):
         self.model, self.loss = model, CausalLoss(model)
 
     def batch(self, step: int) -> Batch:
-        size = self.settings.batch
-        rows, keep = self.corpus.batch(self.settings.seed, step * size, size), self._keep(step)
-        return self._mine(rows), *(() if keep is None else (self._mine(keep),))
+        keep = self._keep(step)
+        return self.data(step), *(() if keep is None else (self._mine(keep),))
 
     def examine(self, step: int, device: torch.device) -> Look:
         settings, found = self.settings, Look()
@@ -264,6 +268,15 @@ class CausalTask(Task):
         return found
 
 
+def task_for(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings, share: Share) -> Task:
+    """What there is to learn: the flow, or without one the next token."""
+    if flow is not None:
+        return FlowTask(model, flow, corpus, settings, share)
+    if not isinstance(model, Causal):
+        raise ValueError(f"{type(model).__name__} needs a flow: train(model, flow, corpus); only Causal learns without")
+    return CausalTask(model, corpus, settings, share)
+
+
 def embedding_table(model: nn.Module) -> Float[Tensor, "V D"] | None:
     """The token embeddings that a network offers as `table`, if it does."""
     table = getattr(model, "table", None)
@@ -271,8 +284,8 @@ def embedding_table(model: nn.Module) -> Float[Tensor, "V D"] | None:
 
 
 def _mean(name: str, values: Tensor) -> dict[str, float | int]:
-    error = float(values.double().std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return {name: float(values.double().mean()), f"{name}_se": error, f"{name}_n": len(values)}
+    value, error = mean_and_error(values)
+    return {name: value, f"{name}_se": error, f"{name}_n": len(values)}
 
 
 def parts(batch: Batch, count: int) -> Iterator[Batch]:

@@ -1,6 +1,7 @@
 """The trainer: one update after another, and everything that the next one depends on."""
 
 import json
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -70,7 +71,7 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         total, self.stop = self._agree(float(nats), asked())
         self.loss, self.grad_norm = total / tokens, float(norm)
-        if not (torch.isfinite(norm) and torch.isfinite(torch.tensor(self.loss))):
+        if not (math.isfinite(self.loss) and math.isfinite(self.grad_norm)):
             raise NotFinite(
                 f"the loss is {self.loss:g} and the gradient's norm {self.grad_norm:g} at step {step}: stopped before "
                 f"the update, the weights are intact. Lower lr, or raise warmup"
@@ -131,13 +132,15 @@ class Trainer:
 
     def dump(self, step: int, folder: Path) -> Path:
         """Which sequences a step was given, for whoever wants to know why it failed."""
-        batch = self.task.batch(step)
-        size, seed = self.settings.batch, self.settings.seed
-        facts = {"step": step, "seed": seed, "samples": [step * size, (step + 1) * size], "rank": self.share.rank}
-        facts |= {
+        size = self.settings.batch
+        facts = {
+            "step": step,
+            "seed": self.settings.seed,
+            "samples": [step * size, (step + 1) * size],
+            "rank": self.share.rank,
             "loss": repr(self.loss),
             "grad_norm": repr(self.grad_norm),
-            "x1": batch[-1 if len(batch) == 1 else 1].tolist(),
+            "x1": self.task.data(step).tolist(),
         }
         file = folder / (f"not-finite-{step}-{self.share.rank}.json" if self.share.rank else f"not-finite-{step}.json")
         atomic.write(file, json.dumps(facts).encode())

@@ -1,0 +1,141 @@
+"""The demo, shortened: what it writes, that it goes on, and what it does where something is missing."""
+
+import json
+import sys
+
+import pytest
+
+from hopflow import cli, demo
+from hopflow.pretrained import from_pretrained
+from hopflow.training.metrics import read
+
+SHORT = {
+    "STEPS": 3,
+    "SAMPLES": 6,
+    "SAMPLER_STEPS": 4,
+    "HELD_OUT": 2,
+    "DRAWS": 2,
+    "PAIRED": 2,
+    "BATCH": 4,
+    "OT_BATCH": 8,
+}
+NAMED = {"jumps", "jumps_se", "predicted_jumps", "b0_ppl", "b0_se", "b1_ppl", "b1_se", "bk_ppl", "bk_se"}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def short(monkeypatch, cache):
+    """A demo of seconds, on a text that is tokenised once."""
+    monkeypatch.setenv("HOPFLOW_CACHE", str(cache))
+    monkeypatch.delenv("HOPFLOW_DATA", raising=False)
+    for name, value in SHORT.items():
+        monkeypatch.setattr(demo, name, value)
+
+
+def run(folder, **more):
+    said = []
+    return demo.run(folder, offline=True, steps=demo.STEPS, say=said.append, **more), said
+
+
+def test_the_demo_writes_checkpoints_samples_a_report_and_its_numbers(short, tmp_path):
+    found, said = run(tmp_path)
+    content = json.loads((tmp_path / "demo.json").read_text())
+    assert content == found.as_json()
+    for name in ("independent", "ot"):
+        assert content[name].keys() >= NAMED
+        assert all(isinstance(content[name][key], float) for key in NAMED)
+        samples = [json.loads(line) for line in (tmp_path / name / "samples.jsonl").read_text().splitlines()]
+        assert len(samples) == SHORT["SAMPLES"]
+        assert sum(s["jumps"] for s in samples) / len(samples) == pytest.approx(content[name]["jumps"])
+        assert from_pretrained(tmp_path / name, model=demo.Neighbours(demo_flow(name).vocab)).flow == demo_flow(name)
+        assert any(text.startswith(f"{name}: training") for text in said)
+    assert content["ot"]["predicted_jumps"] < content["independent"]["predicted_jumps"]
+    report = (tmp_path / "report.md").read_text()
+    for number in ("jumps", "predicted_jumps"):
+        assert f"{content['ot'][number]:.2f}" in report
+
+
+def demo_flow(name):
+    corpus = demo.text(True, lambda text: None)
+    return demo.Flow(demo.BagOfWords.fit(corpus.counts), coupling=demo.COUPLINGS[name])
+
+
+def test_two_plots_are_drawn_and_shown_in_the_report(short, tmp_path):
+    pytest.importorskip("matplotlib")
+    run(tmp_path)
+    for name in ("loss.png", "jumps.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert f"]({name})" in (tmp_path / "report.md").read_text()
+
+
+def test_the_same_demo_again_trains_nothing_and_finds_the_same(short, tmp_path):
+    first, _ = run(tmp_path)
+    trained = []
+    again, _ = run(tmp_path, logger=trained.append)
+    assert trained == []
+    assert again == first
+
+
+def test_a_demo_that_was_cut_off_goes_on_where_it_was(short, tmp_path):
+    whole, _ = run(tmp_path / "whole")
+    demo.run(tmp_path / "cut", offline=True, steps=1)
+    rows = []
+    goes_on = demo.run(tmp_path / "cut", offline=True, steps=demo.STEPS, logger=rows.append)
+    assert [row["step"] for row in rows] == [2] * 2  # the step before last is not logged
+    assert [r.jumps for r in goes_on.rows.values()] == [r.jumps for r in whole.rows.values()]
+    assert [r.b1_ppl for r in goes_on.rows.values()] == [r.b1_ppl for r in whole.rows.values()]
+    assert read(tmp_path / "cut" / "ot" / "metrics.jsonl")[-1]["loss"] == whole.rows["ot"].loss
+
+
+def test_without_a_network_the_built_in_text_is_used_and_it_says_so(short, tmp_path, monkeypatch):
+    load, asked, said = demo.load, [], []
+
+    def no_network(source, *more, **choices):
+        asked.append(source)
+        if source == "shakespeare":
+            raise OSError("cannot fetch shakespeare: the network is unreachable")
+        return load(source, *more, **choices)
+
+    monkeypatch.setattr(demo, "load", no_network)
+    assert demo.text(False, said.append).rows > 0
+    assert asked == ["shakespeare", "docs"]
+    assert "the network is unreachable" in said[0]
+    assert "built in" in said[0]
+    asked.clear()
+    demo.text(True, said.append)
+    assert asked == ["docs"]  # offline, nothing is even tried
+
+
+def test_without_matplotlib_there_is_one_line_and_a_report_without_plots(short, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    _, said = run(tmp_path)
+    assert [text for text in said if "plots" in text] == ["no plots: pip install 'hopflow[report]' for matplotlib"]
+    assert ".png" not in (tmp_path / "report.md").read_text()
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_the_command_prints_both_rows_and_where_everything_is(short, tmp_path, monkeypatch, capsys):
+    run_it = demo.run
+    monkeypatch.setattr(demo, "run", lambda folder, **more: run_it(folder, steps=demo.STEPS, **more))
+    monkeypatch.setattr(sys, "argv", ["hopflow", "demo", "--offline", "--out", str(tmp_path / "here")])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert end.value.code == 0
+    lines = out.splitlines()
+    assert lines[0].split()[:4] == ["pairs", "jumps", "per", "sample"]
+    assert [line.split()[0] for line in lines[1:3]] == ["independent", "ot"]
+    assert all(line.count("±") == 5 for line in lines[1:3])
+    assert str(tmp_path / "here" / "report.md") in out
+    assert f"step {SHORT['STEPS']}/{SHORT['STEPS']}  loss" in err
+
+
+def test_the_entropy_of_a_sample_is_that_of_its_tokens():
+    even, constant = demo.torch.tensor([[0, 1, 2, 3]]), demo.torch.tensor([[3, 3, 3, 3]])
+    assert demo.entropy_bits(even) == pytest.approx(2.0)
+    assert demo.entropy_bits(constant) == 0
+    assert demo.entropy_bits(demo.torch.cat([even, constant])) == pytest.approx(1.0)

@@ -1,0 +1,227 @@
+"""hopflow train, list and config: what they print, write and give back."""
+
+import io
+import json
+import sys
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from commands import FOX, SMALL
+from hopflow.cli import output, training_log
+from hopflow.cli.train import best
+from hopflow.recipes import Recipe, named, names, resolve
+from hopflow.training.metrics import read
+
+KEYS = (*SMALL, "workers=0", "coupling=exact", "cost=hamming", "save_every=2")
+
+
+def without(*keys: str) -> list[str]:
+    return [word for word in KEYS if word.partition("=")[0] not in keys]
+
+
+def files(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+def test_training_a_text_file_says_what_how_and_where(hopflow, fox, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = hopflow("train", fox, *without("eval_every"), "steps=4", "eval_every=2")
+    assert result.code == 0
+    lines = result.err.splitlines()
+    at = lines.index(next(line for line in lines if line.startswith("fox: tiny transformer with ")))
+    assert lines[0] == f"reading {fox}"
+    assert "sequences of 16" in lines[at]
+    steps = lines[at + 1 :]
+    assert all(word in steps[0] for word in ("loss", "grad", "tok/s", "OT", "of time", "MiB"))
+    assert [line.partition("/")[0] for line in steps if line.startswith("step")] == [f"step {n}" for n in (1, 2, 3, 4)]
+    assert sum("b0 ppl" in line and "jumps" in line and "n=2" in line for line in steps) == 2
+    shown = dict(line.split(":", 1) for line in result.out.splitlines())
+    assert list(shown)[:5] == ["steps", "time", "loss", "b0", "jumps"]
+    assert shown["steps"].split() == ["4,", "256", "tokens"]
+    assert "runs/fox: checkpoints, metrics.csv, metrics.jsonl, recipe.json, samples.jsonl" in shown["folder"]
+    assert shown["train longer"].strip() == "hopflow train runs/fox steps=8"
+
+
+def test_every_row_of_metrics_has_its_loss_however_often_it_is_looked(hopflow, fox, tmp_path):
+    out = tmp_path / "run"
+    keys = without("log_every", "eval_every")
+    assert hopflow("train", fox, *keys, "log_every=4", "eval_every=3", "steps=7", f"out={out}").code == 0
+    rows = read(out / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [0, 2, 4, 5, 6]
+    assert all({"loss", "grad_norm", "tokens_per_s", "ot_cost", "memory_bytes"} <= row.keys() for row in rows)
+    assert [row["step"] for row in rows if "b0_ppl" in row] == [2, 5, 6]
+    header, *lines = (out / "metrics.csv").read_text().splitlines()
+    assert header.split(",")[:2] == ["step", "loss"]
+    assert [line.split(",")[0] for line in lines] == ["0", "2", "4", "5", "6"]
+    assert lines[1].endswith(f"float32,{rows[1]['recipe_hash']}")
+
+
+def test_the_best_look_is_the_one_with_the_lowest_bound():
+    last = {"step": 9, "b0_ppl": 5.0, "b0_se": 0.5, "b0_n": 2, "loss": 1.0}
+    rows = [{**last, "step": 4, "b0_ppl": 4.0}, last, {"step": 5, "loss": 0.1}]
+    assert best(rows)["step"] == 4
+    assert best([{"step": 1, "loss": 2.0}]) is None
+
+
+def test_json_holds_the_run_its_hash_and_its_last_and_best_numbers(hopflow, fox, tmp_path):
+    file, out = tmp_path / "run.json", tmp_path / "run"
+    assert hopflow("train", fox, *KEYS, "steps=2", f"out={out}", "--json", str(file)).code == 0
+    content = json.loads(file.read_text())
+    assert (content["run"], content["step"]) == (str(out), 2)
+    assert content["recipe_hash"] == json.loads((out / "recipe.json").read_text())["recipe_hash"]
+    assert content["last"] == content["best"] == read(out / "metrics.jsonl")[-1] | content["last"]
+    assert content["last"]["b0_n"] == 2
+
+
+def test_a_dry_run_says_what_it_takes_and_writes_no_run(hopflow, fox, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = hopflow("train", fox, *KEYS, "source=bag_of_words", "steps=10", "--dry-run", "--json", "plan.json")
+    assert result.code == 0
+    shown = dict(line.split(":", 1) for line in result.out.splitlines())
+    assert list(shown) == ["parameters", "memory", "a checkpoint", "text", "tokens to train on", "time", "coupling"]
+    assert shown["tokens to train on"].split()[0] == "640"
+    assert shown["time"].strip().endswith("on cpu")
+    assert "of the independent cost" in shown["coupling"]
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert f"{plan['parameters']:,}" in shown["parameters"]
+    assert plan["ot_gain"] > 0 < plan["ot_gain_stderr"]
+    assert {name.partition("/")[0] for name in files(tmp_path)} == {"cache", "fox.txt", "plan.json"}
+
+
+def test_the_same_command_goes_on_and_fresh_takes_another_folder(hopflow, fox, tmp_path):
+    out = tmp_path / "run"
+    train = ("train", fox, *KEYS, f"out={out}")
+    assert hopflow(*train, "steps=2").code == 0
+    before = {name: (out / name).read_bytes() for name in files(out)}
+    fresh = hopflow(*train, "steps=2", "--fresh")
+    assert fresh.code == 0
+    assert f"{out}-2: checkpoints" in fresh.out
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
+    assert hopflow(*train, "steps=4").code == 0
+    assert [row["step"] for row in read(out / "metrics.jsonl")] == [0, 1, 2, 3]
+
+
+def test_a_run_goes_on_by_its_folder_alone(hopflow, fox, tmp_path):
+    assert hopflow("train", fox, *KEYS, "steps=2", f"out={tmp_path / 'run'}").code == 0
+    assert hopflow("train", fox, *KEYS, "steps=4", f"out={tmp_path / 'whole'}").code == 0
+    (tmp_path / "run").rename(tmp_path / "moved")
+    result = hopflow("train", str(tmp_path / "moved"), "steps=4")
+    assert result.code == 0
+    losses = [[row["loss"] for row in read(tmp_path / name / "metrics.jsonl")] for name in ("moved", "whole")]
+    assert losses[0] == losses[1]
+
+
+def test_a_recipe_as_toml_is_what_config_show_prints(hopflow, fox, tmp_path):
+    shown = hopflow("config", "show", fox, *KEYS, "steps=2", "lr=1e-5", f"out={tmp_path / 'run'}")
+    assert shown.code == 0
+    keys = tomllib.loads(shown.out)
+    assert keys.items() <= asdict(resolve(fox, keys)).items()
+    file = tmp_path / "mine.toml"
+    file.write_text(shown.out)
+    assert resolve(str(file)) == Recipe.read(keys)
+    assert resolve(str(file)).lr == 1e-5
+    assert hopflow("train", str(file)).code == 0
+    assert hopflow("config", "show", str(tmp_path / "run")).out == shown.out  # and a run prints the same again
+
+
+@pytest.mark.parametrize("name", ["dfm_mmf_256_exact_ema", "morse_sinkhorn_0p1_laptop", "ar"])
+def test_a_printed_recipe_is_the_recipe(hopflow, tmp_path, name):
+    (tmp_path / "mine.toml").write_text(hopflow("config", "show", name).out)
+    assert resolve(str(tmp_path / "mine.toml")) == named(name)
+
+
+def test_a_text_may_come_through_a_pipe(hopflow, warm, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(FOX.encode())))
+    monkeypatch.chdir(tmp_path)
+    result = hopflow("train", "-", *KEYS, "steps=1")
+    assert result.code == 0
+    assert read(tmp_path / "runs" / "stdin" / "metrics.jsonl")[0]["step"] == 0
+
+
+def test_a_corpus_is_trained_on_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOPFLOW_DATA", str(tmp_path / "data"))
+    (tmp_path / "data" / "poems").mkdir(parents=True)
+    (tmp_path / "data" / "poems" / "a.txt").write_text(FOX)
+    for word in ("sotu", "docs", "poems", "hf:some/poems"):
+        recipe = resolve(word)
+        assert (recipe.data, recipe.coupling) == (word, "exact")
+    assert resolve("shakespeare") == named("shakespeare")  # a recipe of that name comes first
+    with pytest.raises(ValueError, match="no recipe 'gpt2'"):  # a tokenizer is no text
+        resolve("gpt2")
+
+
+def test_list_names_every_recipe_with_what_it_differs_in(hopflow):
+    result = hopflow("list")
+    assert result.code == 0
+    header, *rows = result.out.splitlines()
+    assert header.split()[:3] == ["recipe", "source", "coupling"]
+    assert [row.split()[0] for row in rows] == names()
+    assert rows[names().index("dfm_mmf_exact")].split()[1:4] == ["multimask", "exact", "squared_embedding"]
+
+
+def test_config_diff_prints_the_keys_that_differ_and_nothing_else(hopflow):
+    result = hopflow("config", "diff", "dfm_b_exact", "dfm_b_exact_ema")
+    assert result.code == 0
+    assert result.out.splitlines() == ["ot_ema: 0.0 | 0.99999", "name: dfm_b_exact | dfm_b_exact_ema"]
+    assert hopflow("config", "diff", "ar", "ar").out == ""
+
+
+def test_config_keys_lists_every_key_with_its_meaning(hopflow):
+    result = hopflow("config", "keys")
+    assert result.code == 0
+    rows = {line.split()[0]: line for line in result.out.splitlines()[1:]}
+    assert list(rows) == list(asdict(Recipe()))
+    assert "what is learned" in rows["lr"]
+    assert "how it runs" in rows["device"]
+
+
+@pytest.mark.parametrize(
+    "words", [("train", "morse_exakt"), ("config", "show", "morse_exakt"), ("config", "diff", "morse_exakt", "ar")]
+)
+def test_a_recipe_that_is_not_there_is_named_with_the_nearest(hopflow, words):
+    result = hopflow(*words)
+    assert (result.code, result.out) == (2, "")
+    assert "did you mean 'morse_exact'" in result.message
+
+
+# -- signs of life -----------------------------------------------------------------------------------------------------
+
+
+def test_silence_is_told_about_even_when_no_step_ends(monkeypatch, capsys):
+    monkeypatch.setattr(training_log, "QUIET", 0.02)
+    with training_log.training(output.console(stderr=True), 10) as log:
+        said = ""
+        while "the first step is under way" not in said:
+            said += capsys.readouterr().err
+        log.step(4, 10)  # where an earlier call had stopped after 3
+        while "step 4/10, " not in said:
+            said += capsys.readouterr().err
+    assert "left (0 s)" in said
+
+
+def test_on_a_terminal_the_lines_stand_above_a_bar_that_starts_where_the_run_goes_on():
+    from rich.console import Console
+
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    row = {"step": 6, "loss": 1.0, "grad_norm": 0.5, "tokens_per_s": 1000.0, "memory_bytes": 2**20}
+    with training_log.training(screen, 10) as log:
+        log.step(7, 10)
+        log.row({**row, "jumps": 3.0, "jumps_se": 0.1, "jumps_n": 5})
+    said = screen.file.getvalue()
+    assert "step  7/10  loss 1.0000  grad 0.50  1,000 tok/s  1.0 MiB" in said
+    assert "jumps 3.00 ± 0.1 per sample (n=5)" in said
+    assert " 7/10" in said.rpartition("━")[2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.017, "17 ms"), (3.44, "3.4 s"), (59.6, "60 s"), (61, "1 min 1 s"), (3700, "1 h 1 min"), (90000, "1 d 1 h")],
+)
+def test_durations_are_short(seconds, text):
+    assert output.duration(seconds) == text
