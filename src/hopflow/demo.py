@@ -173,7 +173,7 @@ def predict(flow: Flow, corpus: Corpus, seed: int) -> tuple[float, float]:
     def rows(index: int) -> Int[Tensor, "n L"]:
         return corpus.batch(seed, index * OT_BATCH, OT_BATCH)
 
-    return predicted_jumps(flow, rows, length=LENGTH, size=OT_BATCH, count=PAIRED)
+    return predicted_jumps(flow, rows, length=LENGTH, size=OT_BATCH, count=PAIRED, seed=seed)
 
 
 def entropy_bits(tokens: Int[Tensor, "n L"]) -> float:
