@@ -101,22 +101,26 @@ def run(
     say: Say = lambda text: None,
     logger: Logger | None = None,
     steps: int = STEPS,
+    seed: int = 0,
 ) -> Demo:
     """Train, sample and measure both flows, and write everything to the folder."""
     corpus, rows = text(offline, say), {}
     source = BagOfWords.fit(corpus.counts)
     with one_thread():  # two threads that wait for each other lose more on a busy machine than they gain on an idle one
         for name, coupling in COUPLINGS.items():
-            rows[name] = _row(name, Flow(source, coupling=coupling), corpus, folder / name, steps, say, logger)
+            flow = Flow(source, coupling=coupling)
+            rows[name] = _row(name, flow, corpus, folder / name, steps, seed, say, logger)
     demo = Demo(folder, math.exp(source.entropy), rows)
     atomic.write(folder / "demo.json", (json.dumps(demo.as_json(), indent=2, allow_nan=False) + "\n").encode())
     atomic.write(folder / "report.md", report(demo, draw(demo, say)).encode())
     return demo
 
 
-def _row(name: str, flow: Flow, corpus: Corpus, folder: Path, steps: int, say: Say, logger: Logger | None) -> Row:
+def _row(
+    name: str, flow: Flow, corpus: Corpus, folder: Path, steps: int, seed: int, say: Say, logger: Logger | None
+) -> Row:
     say(f"{name}: training {steps} steps of {BATCH} sequences")
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     trained = train(
         Neighbours(flow.vocab),
         flow,
@@ -124,6 +128,7 @@ def _row(name: str, flow: Flow, corpus: Corpus, folder: Path, steps: int, say: S
         out=folder,
         logger=logger,
         steps=steps,
+        seed=seed,
         batch=BATCH,
         ot_batch=OT_BATCH,
         lr=3e-3,
@@ -138,16 +143,16 @@ def _row(name: str, flow: Flow, corpus: Corpus, folder: Path, steps: int, say: S
     )
     model = from_pretrained(folder, model=Neighbours(flow.vocab)).model  # with the averaged weights
     say(f"{name}: drawing {SAMPLES} sequences in {SAMPLER_STEPS} steps")
-    out = generate(model, flow, n=SAMPLES, length=LENGTH, steps=SAMPLER_STEPS, seed=1)
+    out = generate(model, flow, n=SAMPLES, length=LENGTH, steps=SAMPLER_STEPS, seed=seed + 1)
     pairs = zip(out.tokens, out.jumps.tolist(), strict=True)
     lines = [json.dumps({"text": corpus.decode(tokens), "jumps": int(jumps)}) for tokens, jumps in pairs]
     atomic.write(folder / "samples.jsonl", "".join(f"{line}\n" for line in lines).encode())
     say(f"{name}: bounding the perplexity of held-out text")
     x1 = corpus.test[:HELD_OUT]
-    b0 = nll_bound(model, flow, x1, eta=0, draws=DRAWS, seed=2)
-    b1 = nll_bound(model, flow, x1, eta=1, draws=DRAWS, seed=2)
-    bk = kappa_bound(model, flow, x1, draws=DRAWS, seed=2)
-    jumps, predicted = mean_and_error(out.jumps), predict(flow, corpus)
+    b0 = nll_bound(model, flow, x1, eta=0, draws=DRAWS, seed=seed + 2)
+    b1 = nll_bound(model, flow, x1, eta=1, draws=DRAWS, seed=seed + 2)
+    bk = kappa_bound(model, flow, x1, draws=DRAWS, seed=seed + 2)
+    jumps, predicted = mean_and_error(out.jumps), predict(flow, corpus, seed)
     facts = entropy_bits(out.tokens), trained.last["loss"], trained.last["seconds"]
     return Row(*jumps, *predicted, *_ppl(b0), *_ppl(b1), *_ppl(bk), *facts)
 
@@ -162,13 +167,13 @@ def text(offline: bool, say: Say) -> Corpus:
     return load("docs", "morse", LENGTH, progress=say)
 
 
-def predict(flow: Flow, corpus: Corpus) -> tuple[float, float]:
+def predict(flow: Flow, corpus: Corpus, seed: int) -> tuple[float, float]:
     """How often tokens should hop, from pairs of the training text alone, and its error."""
 
     def rows(index: int) -> Int[Tensor, "n L"]:
-        return corpus.batch(0, index * OT_BATCH, OT_BATCH)
+        return corpus.batch(seed, index * OT_BATCH, OT_BATCH)
 
-    return predicted_jumps(flow, rows, length=LENGTH, size=OT_BATCH, count=PAIRED)
+    return predicted_jumps(flow, rows, length=LENGTH, size=OT_BATCH, count=PAIRED, seed=seed)
 
 
 def entropy_bits(tokens: Int[Tensor, "n L"]) -> float:

@@ -7,25 +7,33 @@ import typer
 
 from .output import console, lines, table
 from .training_log import lines_of
-from .words import Debug, Offline
+from .words import Debug, Offline, Settings, parse_settings, whole_number
 
 if TYPE_CHECKING:
     from ..demo import Demo
 
 
 def demo(
+    settings: Settings = None,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write.")] = Path("demo"),
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
     """Train two small flows on Morse code, without and with optimal transport, and compare how often tokens hop.
 
-    Takes minutes on two CPU cores. Started again in the same folder it goes on where it stopped.
+    Takes minutes on two CPU cores. Started again in the same folder it goes on where it stopped. Settings: seed=0.
     """
+    chosen = parse_settings(settings or [], {"seed": whole_number})
     from .. import demo as show
 
     with lines() as say:
-        found = show.run(out, offline=offline, say=say, logger=lambda row: say("\n".join(lines_of(row, show.STEPS))))
+        found = show.run(
+            out,
+            seed=chosen.get("seed", 0),
+            offline=offline,
+            say=say,
+            logger=lambda row: say("\n".join(lines_of(row, show.STEPS))),
+        )
     _show(found)
 
 
