@@ -202,6 +202,6 @@ def named(name: str) -> Recipe:
     base = name.removesuffix(LAPTOP)
     make = {recipe.__name__: recipe for recipe in PAPER}.get(base)
     if make is None:
-        raise ValueError(f"there is no recipe {name!r}; {nearest(name, names())}. `hopflow list` shows all")
+        raise ValueError(f"there is no recipe {name!r}; {nearest(name, names())} (`hopflow list` shows all)")
     recipe = replace(make(), name=base)
     return laptop(recipe) if name.endswith(LAPTOP) else recipe

@@ -65,7 +65,7 @@ class Recipe(Settings):
         values = {} if base is None else {name: getattr(base, name) for name in known}
         for key, value in keys.items():
             if key not in known:
-                raise ValueError(f"unknown key {key!r}; {nearest(key, list(known))}")
+                raise ValueError(f"unknown key {key!r}; {nearest(key, list(known))} (`hopflow config keys` shows all)")
             values[key] = _value(key, known[key].type, value)
         return cls(**values)
 
@@ -92,8 +92,9 @@ def _value(key: str, kind: Any, value: Any) -> Any:
     try:
         return TypeAdapter(kind).validate_strings(value) if isinstance(value, str) else _strict(kind, value)
     except ValidationError as error:
-        reason = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-        raise ValueError(f"{key}={value}: {reason}") from None
+        said = error.errors()[0]["msg"].removeprefix("Input should be a valid ").partition(",")[0]
+        wanted = {"integer": "a whole number", "boolean": "true or false", "number": "a number"}.get(said, said)
+        raise ValueError(f"{key}={value}: {wanted} is expected") from None
 
 
 def _strict(kind: Any, value: Any) -> Any:

@@ -98,12 +98,27 @@ class Settings:
         return self.lr * (0.55 + 0.45 * math.cos(math.pi * min(part, 1.0)))
 
 
+ELSEWHERE = {
+    "learning_rate": "lr",
+    "batch_size": "batch",
+    "seq_len": "length",
+    "max_steps": "steps",
+    "iterations": "steps",
+    "tokenizer": "tokens",
+    "gradient_accumulation_steps": "accumulate",
+    "ema": "weight_ema",
+}
+"""What other projects call some keys."""
+
+
 def nearest(word: str, known: list[str]) -> str:
     """A hint at the known word that was meant, if there is one; optimizer.lr means lr."""
-    if (last := word.rpartition(".")[2]) in known:
-        return f"did you mean {last!r}?"
-    near = difflib.get_close_matches(word.lower(), known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
+    last = word.lower().rpartition(".")[2]
+    meant = last if last in known else ELSEWHERE.get(last)
+    near = [meant] if meant in known else difflib.get_close_matches(word.lower(), known, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known are: {', '.join(known[:9])}" + (f" and {len(known) - 9} more" if len(known) > 9 else "")
 
 
 def is_learned(key: Field[Any]) -> bool:
