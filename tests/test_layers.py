@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # Lowest first. A module is named by its first part below hopflow: models/mlp.py is `models`.
 LAYERS = (
-    ("atomic", "storage", "vocab", "schedules", "network"),
+    ("atomic", "hints", "storage", "vocab", "schedules", "network"),
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),
     ("flow",),

@@ -20,10 +20,10 @@ def write(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the rename itself durable; systems that cannot open a folder (Windows) keep their own order."""
     if not hasattr(os, "O_DIRECTORY"):
         return

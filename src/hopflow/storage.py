@@ -6,7 +6,6 @@ the family it is asked for, that somebody has defined and imported; whoever adds
 A file names classes by kind only. Nothing in it is imported, looked up elsewhere or run.
 """
 
-import difflib
 import inspect
 import math
 import types
@@ -17,6 +16,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+
+from .hints import did_you_mean
 
 T = TypeVar("T")
 Plain = dict[str, Any]
@@ -154,8 +155,8 @@ def _adapter(hint: Any) -> Any:
 
 
 def _nearest(name: object, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(name)[:100], list(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names) or 'none'}"
+    hint = did_you_mean(str(name)[:100], names)
+    return f"; {hint}" if hint else f"; there are: {', '.join(names) or 'none'}"
 
 
 def _show(value: object) -> str:

@@ -14,8 +14,7 @@ import typer
 
 from .. import __version__
 from . import bench, config, data, demo, looks, reproduce, train
-
-OK, BUG, USER, ENVIRONMENT, INTERRUPTED = range(5)
+from .codes import BUG, ENVIRONMENT, INTERRUPTED, OK, USER
 
 # mistakes in a file name that the user typed; every other OSError is the machine's doing
 USER_ERRNO = {

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from .codes import ENVIRONMENT
 from .output import check_target, console, number, progress_line, write_json
 from .words import Debug, Json, Settings, one_of, parse_settings, whole_number
 
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..evaluation.tightness import Row
-
-ENVIRONMENT = 3
 
 
 def doctor(json_file: Json = None, debug: Debug = False) -> None:

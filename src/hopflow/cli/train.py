@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import training_log
+from .codes import INTERRUPTED
 from .output import box, check_target, console, duration, progress_line, size, write_json
 from .words import Debug, Json, Offline, Settings, parse_keys
 
 if TYPE_CHECKING:
     from ..recipes import Built, Plan, Recipe
     from ..training.loop import Run
-
-INTERRUPTED = 4
 
 
 def train(
@@ -62,7 +61,7 @@ def train(
 
 def _what(built: "Built") -> str:
     """The first line: what is trained, on what, and where."""
-    from ..training.loop import choose_device
+    from ..training.devices import choose_device
 
     recipe, corpus = built.recipe, built.corpus
     weights = sum(p.numel() for p in built.model.parameters())
@@ -75,7 +74,7 @@ def _what(built: "Built") -> str:
 def _show_plan(built: "Built", plan: "Plan", json_file: Path | None) -> None:
     from dataclasses import asdict
 
-    from ..training.loop import choose_device
+    from ..training.devices import choose_device
 
     if json_file:
         write_json(json_file, asdict(plan))

@@ -1,11 +1,12 @@
 """Words: what commands take, options and settings written key=value."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from ..hints import did_you_mean
 
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result to FILE, as JSON.")]
@@ -21,8 +22,7 @@ def parse_settings(pairs: list[str], readers: Mapping[str, Callable[[str], Any]]
         if not equals:
             raise ValueError(f"settings are written key=value, got {pair!r}\nknown keys: {', '.join(readers)}")
         if key not in readers:
-            near = difflib.get_close_matches(key.lower(), readers, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(readers)}"
+            hint = did_you_mean(key.lower(), readers) or f"known keys: {', '.join(readers)}"
             raise ValueError(f"unknown setting {key!r}\n{hint}")
         if key in chosen:
             raise ValueError(f"setting {key!r} is given twice")
@@ -80,8 +80,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text not in words:
-            near = difflib.get_close_matches(text.lower(), words, n=1)
-            raise ValueError(f"did you mean {near[0]!r}?" if near else f"one of {', '.join(words)} is expected")
+            raise ValueError(did_you_mean(text.lower(), words) or f"one of {', '.join(words)} is expected")
         return text
 
     return read

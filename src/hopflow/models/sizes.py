@@ -1,7 +1,8 @@
 """Sizes: how deep and how wide a transformer is."""
 
-import difflib
 from dataclasses import dataclass
+
+from ..hints import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,10 @@ class Size:
         if isinstance(size, Size):
             return size
         if size not in SIZES:
-            near = difflib.get_close_matches(str(size), SIZES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(size), SIZES)
             raise ValueError(
-                f"there is no size {size!r}{hint} Sizes: {', '.join(SIZES)}, or Size(layers, width, heads)"
+                f"there is no size {size!r}{hint and f'; {hint}'} Sizes: {', '.join(SIZES)}, "
+                f"or Size(layers, width, heads)"
             )
         return SIZES[size]
 

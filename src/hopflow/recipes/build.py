@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .. import data
+from ..couplings import Independent
 from ..data import Corpus
 from ..flow import Flow
 from ..models import Causal, Transformer
@@ -77,7 +78,7 @@ def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], No
 def flow_of(recipe: Recipe, counts: torch.Tensor) -> Flow:
     """The flow that a recipe names, for a text with these token counts."""
     offered = {"cost": choose("cost", recipe.cost), "eps": recipe.eps, "draw": choose("draw", recipe.draw)}
-    if recipe.coupling == "independent":
+    if kind_of("coupling", recipe.coupling) is Independent:
         offered = {}  # it would only report this cost, and read the embedding table at every step for it
     return Flow(
         kind_of("source", recipe.source).fit(counts, recipe.masks),

@@ -15,6 +15,7 @@ from ..picks import Pick
 from ..predictions import Prediction
 from ..schedules import Schedule
 from ..sources import Source
+from ..storage import kinds
 from ..training.settings import nearest
 
 FAMILIES: dict[str, type[Any]] = {
@@ -31,13 +32,8 @@ Part = TypeVar("Part")
 
 
 def members(family: type[Part]) -> dict[str, type[Part]]:
-    """The concrete classes of a family by name."""
-    found: dict[str, type[Part]] = {}
-    for child in family.__subclasses__():
-        if not getattr(child, "__abstractmethods__", None):
-            found[word(child)] = child
-        found |= members(child)
-    return found
+    """The concrete classes of a family by the words for them."""
+    return {word(kind): kind for kind in kinds(family).values()}
 
 
 def word(kind: type[Any]) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..couplings import Independent
 from ..estimate import mean_and_error
-from ..training.loop import choose_device
+from ..training.devices import choose_device
 from ..training.pairs import Pairing
 from ..training.shares import Share
 from ..training.tasks import embedding_table, task_for

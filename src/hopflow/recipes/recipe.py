@@ -81,8 +81,7 @@ def from_toml(file: Path) -> Recipe:
     base = keys.pop("base", None)
     if base is not None and not isinstance(base, str):
         raise ValueError(f"{file}: base is the name of a recipe; got {base!r}")
-    recipe = Recipe.read({"name": file.stem, **keys}, None if base is None else named(base))
-    return recipe
+    return Recipe.read({"name": file.stem, **keys}, None if base is None else named(base))
 
 
 def _value(key: str, kind: Any, value: Any) -> Any:

@@ -22,6 +22,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from .. import atomic
+
 FORMAT, VERSION = "hopflow checkpoint", 1
 STATE = "state.json"
 TEMPORARY, DISCARDED = ".saving-", ".discarded-"
@@ -61,11 +63,11 @@ def save(home: Path, checkpoint: Checkpoint) -> Path:
             text = checkpoint.config(files["model.safetensors"]["sha256"])
             files["config.json"] = _put(temporary / "config.json", text.encode())
         _write(temporary / STATE, _sealed(checkpoint, files))
-        _sync(temporary)
+        atomic.sync_folder(temporary)
         if final.exists():  # but not whole
             _discard(final)
         temporary.rename(final)
-        _sync(home)
+        atomic.sync_folder(home)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -110,11 +112,6 @@ def latest(home: Path) -> Checkpoint | None:
     if damaged:
         raise Damaged(f"no checkpoint in {home} can be read: {damaged[0]}")
     return None
-
-
-def newest(home: Path) -> Path | None:
-    """The folder of the newest checkpoint, unread."""
-    return next(reversed(list(_folders(home))), None)
 
 
 def clean(home: Path) -> None:
@@ -248,15 +245,6 @@ def _write(file: Path, data: bytes) -> None:
             stream.write(view[start : start + (1 << 24)])
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _sync(folder: Path) -> None:
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def restore(parameters: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:

@@ -8,7 +8,6 @@ import json
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -28,6 +27,7 @@ from ..pretrained import describe, sealed
 from ..storage import to_plain
 from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint
+from .devices import choose_device, memory_bytes
 from .folder import CHECKPOINTS, RunFolder, next_free, read_recipe
 from .metrics import Metrics, Row, read
 from .settings import Settings, is_learned
@@ -35,11 +35,6 @@ from .shares import Share
 from .signals import Interrupted, Stop
 from .tasks import Text, task_for
 from .trainer import NotFinite, Trainer
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 log = logging.getLogger("hopflow")
 
@@ -266,29 +261,6 @@ def _refuse_not_finite(groups: Mapping[str, Mapping[str, Tensor]], step: int) ->
                     f"{name} ({group}) is no longer a number after step {step - 1}: not saved, the checkpoint before "
                     f"it is intact. Lower lr or weight_decay"
                 )
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` is the first of cuda, mps and cpu that is there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"device={name} cannot be used here: {reason}. device=auto takes what there is") from None
-    return device
-
-
-def memory_bytes(device: torch.device) -> int:
-    """The most that was held so far: by tensors on a GPU, by the process elsewhere; 0 where nobody tells."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    if resource is None:
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def wait_for_all() -> None:

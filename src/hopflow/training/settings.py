@@ -1,10 +1,11 @@
 """Settings: the numbers of a training run."""
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
+
+from ..hints import did_you_mean
 
 HELP, ROLE = "help", "role"
 LEARNS = "what is learned"
@@ -115,9 +116,8 @@ def nearest(word: str, known: list[str]) -> str:
     """A hint at the known word that was meant, if there is one; optimizer.lr means lr."""
     last = word.lower().rpartition(".")[2]
     meant = last if last in known else ELSEWHERE.get(last)
-    near = [meant] if meant in known else difflib.get_close_matches(word.lower(), known, n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    if hint := did_you_mean(meant if meant in known else word.lower(), known):
+        return hint
     return f"known are: {', '.join(known[:9])}" + (f" and {len(known) - 9} more" if len(known) > 9 else "")
 
 
