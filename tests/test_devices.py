@@ -14,7 +14,7 @@ from hopflow.flow import Flow
 from hopflow.objectives import Bound, CrossEntropy, NoisyCrossEntropy
 from hopflow.paths import PathSample
 from hopflow.predictions import Carry, Evidence, Plain
-from hopflow.samplers import generate
+from hopflow.sampling import generate
 from hopflow.scores import Scores
 from hopflow.sources import examples
 from hopflow.training.pairs import Pairing

@@ -10,11 +10,11 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # Lowest first. A module is named by its first part below hopflow: models/mlp.py is `models`.
 LAYERS = (
-    ("atomic", "hints", "storage", "vocab", "schedules", "network"),
+    ("atomic", "hints", "storage", "vocab", "schedules", "network", "noise", "grids", "filters", "categorical"),
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),
     ("flow",),
-    ("draws", "estimate", "samplers", "integrals", "bounds", "exact", "storage"),
+    ("draws", "estimate", "samplers", "turns", "generation", "sampling", "integrals", "bounds", "exact", "storage"),
     ("models", "data"),
     ("pretrained",),
     ("training", "evaluation"),

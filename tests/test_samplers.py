@@ -1,262 +1,228 @@
+"""What may move when: the events of each sampler, without a network."""
+
 import math
 
 import pytest
 import torch
-from scipy.stats import chisquare
-from torch import nn
+from scipy.stats import chisquare, kstest
 
 from cases import Mixed, name
-from hopflow import exact
 from hopflow.flow import Flow
+from hopflow.grids import CosineGrid, EvenGrid, GivenGrid
+from hopflow.noise import Noise
 from hopflow.predictions import EXAMPLES as PREDICTIONS
-from hopflow.predictions import Evidence, Plain
-from hopflow.samplers import Euler, Sampler, categorical, generate
+from hopflow.predictions import Carry, Evidence, Plain
+from hopflow.samplers import EXAMPLES, Euler, RandomOrder
 from hopflow.schedules import EXAMPLES as SCHEDULES
 from hopflow.schedules import Cosine, Linear, Polynomial, Positional
 from hopflow.sources import BagOfWords, Mask, MultiMask, Uniform
+from hopflow.velocities import eta_at, step_sizes
 from hopflow.vocab import Vocab
-from toys import Clocked, dirichlet, generator
 
-L = 2
-SOURCES = [
-    Mask(Vocab(3, 1)),
-    MultiMask(Vocab(2, 2)),
-    Uniform(Vocab(3)),
-    BagOfWords(Vocab(3), (0.6, 0.3, 0.1)),
-    Mixed(Vocab(2, 2)),
-]
-FLAVOURS = [(s, p, n, eta) for s in SOURCES for p in PREDICTIONS for n in (1, 3, 6) for eta in (0.0, 1.0)]
-NAMES = [f"{name(s)}-{name(p)}-N={n}-eta={eta:g}" for s, p, n, eta in FLAVOURS]
-TRUST = 0.001 / len(FLAVOURS)
+UNIFORM, MASK = Uniform(Vocab(3)), Mask(Vocab(3, 1))
 
 
-def random_table(flow: Flow, seed: int = 0) -> exact.Table:
-    space = exact.Space(flow.vocab, L)
-    return exact.Table(space, dirichlet(len(space.states), L, flow.vocab.data, seed=seed))
+def events(sampler, flow, n=2000, length=2, eta=0.0, seed=0, free=None):
+    free = torch.ones(n, length, dtype=torch.bool) if free is None else free
+    return sampler.events(flow, eta, free, Noise(seed, range(len(free))))
 
 
-def random_network(flow: Flow, seed: int = 0) -> Clocked:
-    return Clocked.random(exact.Space(flow.vocab, L), seed)
+def grid_of(found, kind, shape):
+    """How many events of one kind each (row, step, position) has."""
+    mine = found.corrects == kind
+    out = torch.zeros(shape, dtype=torch.int64)
+    return out.index_put((found.row[mine], found.turn[mine], found.position[mine]), torch.tensor(1), accumulate=True)
 
 
-def oracle(flow: Flow, network) -> exact.Oracle:
-    count = flow.vocab.data**L
-    return exact.Oracle(flow, torch.full((count,), 1 / count, dtype=torch.float64), L, network)
+@pytest.mark.parametrize("eta", [0.0, 0.5, 1.0, 5.0, lambda t: 3 * t], ids=["0", "0.5", "1", "5", "3t"])
+@pytest.mark.parametrize("schedule", [*SCHEDULES, Positional((Linear(), Polynomial(3.0)))], ids=name)
+@pytest.mark.parametrize("steps", [1, 2, 9])
+def test_each_step_redraws_and_proposes_with_its_chance_and_never_both(schedule, steps, eta):
+    n, flow = 2000, Flow(UNIFORM, schedule)
+    found = events(Euler(steps), flow, n, eta=eta)
+    redraws, proposals = (grid_of(found, kind, (n, steps, 2)) for kind in (False, True))
+    assert int((redraws + proposals).max()) == 1
+    t = EvenGrid().times(steps)
+    rest = schedule.rest(t[:, None])
+    chances = step_sizes(rest[:-1], rest[:-1] - rest[1:], eta_at(eta, t[:-1])[:, None])
+    for seen, chance in zip((redraws, proposals), chances, strict=True):
+        chance = chance.expand(steps, 2)
+        error = (chance * (1 - chance) / n).sqrt()
+        assert ((seen.double().mean(0) - chance).abs() <= 5 * error + 1e-12).all()
 
 
-def fits(tokens: torch.Tensor, law: torch.Tensor, data: int) -> float:
-    """The p-value of these sequences under this law over data sequences; rare ones are counted together."""
-    n = len(tokens)
-    seen = torch.bincount((tokens * torch.tensor([data, 1])).sum(1), minlength=data**L).double()
-    expected = law * n
-    rare = expected < 5
-    assert float(seen[rare].sum()) <= float(expected[rare].sum()) + 4 * math.sqrt(float(expected[rare].sum())) + 4
-    seen, expected = seen[~rare], expected[~rare]
-    return float(chisquare(seen, expected * seen.sum() / expected.sum()).pvalue) if len(seen) > 1 else 1.0
-
-
-def agrees(flow: Flow, network, steps: int, eta, n: int = 20_000) -> None:
-    run = generate(network, flow, n=n, length=L, steps=steps, eta=eta, seed=5)
-    truth = oracle(flow, network)
-    assert fits(run.tokens, truth.law(steps=steps, eta=eta), flow.vocab.data) > TRUST
-    jumps = run.jumps.double()
-    assert abs(float(jumps.mean()) - truth.jumps(steps=steps, eta=eta)) <= 4 * float(jumps.std()) / math.sqrt(n) + 1e-12
-    assert (run.redraws >= run.changes).all()
-    assert (run.calls == steps).all()
-    assert run.steps == steps
-    flow.vocab.check_data(run.tokens)
-
-
-@pytest.mark.parametrize(("source", "prediction", "steps", "eta"), FLAVOURS, ids=NAMES)
-def test_samples_have_exactly_the_law_and_the_jumps_of_n_steps(source, prediction, steps, eta):
-    flow = Flow(source, prediction=prediction)
-    agrees(flow, random_network(flow), steps, eta)
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=name)
-def test_so_it_is_with_a_table(source):
-    flow = Flow(source, Cosine())
-    agrees(flow, random_table(flow), 4, 0.5)
-
-
-@pytest.mark.parametrize(
-    "schedule", [Polynomial(2.0), Positional((Linear(), Polynomial(3.0)))], ids=["shared", "positional"]
-)
-@pytest.mark.parametrize("eta", [0.0, 2.0, lambda t: 4 * t], ids=["0", "2", "4t"])
-def test_so_it_is_on_other_schedules_and_with_an_eta_that_changes(schedule, eta):
-    flow = Flow(Uniform(Vocab(3)), schedule)
-    agrees(flow, random_network(flow), 5, eta)
-
-
+@pytest.mark.parametrize("steps", [1, 2, 1024, 100_000])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
-@pytest.mark.parametrize("steps", [1, 2, 3, 8, 1024])
-def test_the_last_step_redraws_with_probability_exactly_one(schedule, steps):
-    events = list(Euler(steps).events(Flow(Uniform(Vocab(3)), schedule), 4, 1.0))
-    assert len(events) == steps
-    assert float(events[-1].r) == 1.0
-    assert float(events[-1].s) == 0.0
-    assert [e.t for e in events] == [n / steps for n in range(steps)]
-    assert math.prod(1 - float(e.r) for e in events[: steps // 2]) == pytest.approx(
-        float(schedule.rest(torch.tensor(steps // 2 / steps, dtype=torch.float64))), rel=1e-9
-    )
+def test_the_last_step_redraws_every_position(schedule, steps):
+    found = events(Euler(steps), Flow(UNIFORM, schedule), n=3, eta=1.0)
+    last = found.turn == steps - 1
+    assert not found.corrects[last].any()
+    assert sorted(zip(found.row[last].tolist(), found.position[last].tolist(), strict=True)) == [
+        (row, position) for row in range(3) for position in range(2)
+    ]
 
 
-def test_positions_are_redrawn_as_often_as_the_steps_say():
-    flow, n, steps = Flow(Uniform(Vocab(3)), Polynomial(2.0), Plain()), 20_000, 8
-    run = generate(random_network(flow), flow, n=n, length=L, steps=steps, seed=1)
-    expected = sum(float(e.r) for e in Euler(steps).events(flow, 4, 0.0))
-    redraws = run.redraws.double()
-    assert float(redraws.mean()) == pytest.approx(expected, abs=4 * float(redraws.std()) / math.sqrt(n * L))
+def test_one_step_is_independent_of_another():
+    # the waiting times to an event are drawn, not the steps one by one: their law must not remember anything
+    n, steps = 40_000, 4
+    flow = Flow(UNIFORM, Polynomial(2.0))
+    seen = grid_of(events(Euler(steps), flow, n, length=1, eta=1.0), False, (n, steps, 1))[:, :3, 0]
+    codes = torch.bincount((seen * torch.tensor([4, 2, 1])).sum(1), minlength=8)
+    rest = flow.schedule.rest(EvenGrid().times(steps))
+    r = ((rest[:-1] - rest[1:]) / rest[:-1])[:3]
+    law = [math.prod(float(r[j] if code >> (2 - j) & 1 else 1 - r[j]) for j in range(3)) for code in range(8)]
+    assert chisquare(codes, torch.tensor(law) * n).pvalue > 0.001
 
 
-@pytest.mark.parametrize("source", [Mask(Vocab(3, 1)), MultiMask(Vocab(2, 2))], ids=name)
-def test_where_data_stays_every_position_hops_exactly_once(source):
-    flow = Flow(source)
-    run = generate(random_network(flow), flow, n=500, length=L, steps=8, eta=1.0, seed=1)
-    assert (run.changes >= 1).all()
-    still = generate(random_network(flow), flow, n=500, length=L, steps=8, seed=1)
-    assert (still.changes == 1).all()
+def test_times_and_what_is_left_are_those_of_the_step():
+    schedule = Positional((Linear(), Polynomial(3.0)))
+    found = events(Euler(7), Flow(UNIFORM, schedule), eta=1.0)
+    t = EvenGrid().times(7)
+    assert torch.equal(found.t, t[found.turn])
+    assert torch.equal(found.rest, schedule.rest(t[:, None])[found.turn, found.position])
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
+@pytest.mark.parametrize("grid", [CosineGrid(), GivenGrid((0, 0.1, 0.9, 1))], ids=name)
+def test_a_grid_moves_the_steps(grid):
+    steps = 3
+    found = events(Euler(steps, grid), Flow(UNIFORM))
+    assert set(found.t.tolist()) <= set(grid.times(steps).tolist())
+    r = grid.times(steps).diff() / (1 - grid.times(steps)[:-1])
+    seen = grid_of(found, False, (2000, steps, 2)).double().mean((0, 2))
+    assert ((seen - r).abs() <= 5 * (r * (1 - r) / 4000).sqrt() + 1e-12).all()
+
+
 @pytest.mark.parametrize("prediction", PREDICTIONS, ids=name)
-def test_no_mask_is_left_behind_on_any_schedule(schedule, prediction):
-    flow = Flow(Mask(Vocab(5, 1)), schedule, prediction)
-    run = generate(lambda xt, t: torch.zeros(*xt.shape, 5), flow, n=64, length=128, steps=8, seed=0)
-    flow.vocab.check_data(run.tokens)
-    assert (run.x0 == 5).all()
-
-
-def test_the_same_seed_gives_the_same_tokens_and_another_seed_others():
-    flow = Flow(Uniform(Vocab(3)))
-    runs = [generate(random_network(flow), flow, n=64, length=L, steps=4, eta=1.0, seed=s) for s in (3, 3, 4)]
-    assert torch.equal(runs[0].tokens, runs[1].tokens)
-    assert torch.equal(runs[0].changes, runs[1].changes)
-    assert not torch.equal(runs[0].tokens, runs[2].tokens)
-
-
-def test_generating_leaves_the_global_random_state_alone():
-    flow = Flow(Uniform(Vocab(3)))
-    before = torch.get_rng_state()
-    generate(random_network(flow), flow, n=4, length=L, steps=3, eta=1.0)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_temperature_0_takes_the_likeliest_token():
-    flow = Flow(Uniform(Vocab(3)))
-    network = random_network(flow)
-    run = generate(network, flow, n=100, length=L, steps=1, temperature=0.0, seed=0)
-    assert torch.equal(run.tokens, network(run.x0, torch.zeros(100)).argmax(-1))
-
-
-def test_temperature_sharpens_or_flattens_the_prediction():
-    flow = Flow(Mask(Vocab(3, 1)))
-    law = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
-    for temperature in (0.5, 2.0):
-        run = generate(
-            lambda xt, t: law.log().expand(*xt.shape, 3),
-            flow,
-            n=30_000,
-            length=1,
-            steps=1,
-            temperature=temperature,
+@pytest.mark.parametrize("source", [MASK, MultiMask(Vocab(2, 2)), UNIFORM, Mixed(Vocab(2, 2))], ids=name)
+def test_only_where_a_data_token_stays_does_a_position_end_with_its_first_redraw(source, prediction):
+    found = events(Euler(64), Flow(source, prediction=prediction), n=200, eta=1.0)
+    redraws = grid_of(found, False, (200, 64, 2)).sum(1)
+    assert (redraws >= 1).all()
+    assert bool((redraws == 1).all()) == prediction.stays(source)
+    if prediction.stays(source):  # and nothing is proposed after it
+        last = torch.zeros(200, 2, dtype=torch.int64).index_put(
+            (found.row[~found.corrects], found.position[~found.corrects]), found.turn[~found.corrects]
         )
-        seen = torch.bincount(run.tokens.flatten(), minlength=3).double()
-        expected = law ** (1 / temperature)
-        assert chisquare(seen, expected / expected.sum() * seen.sum()).pvalue > 0.001 / 2
+        assert (found.turn[found.corrects] < last[found.row, found.position][found.corrects]).all()
 
 
-def test_a_network_is_asked_at_the_times_of_the_steps_without_gradients_or_dropout():
-    asked = []
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(3))
-
-        def forward(self, xt, t):
-            asked.append((t.tolist(), self.training, torch.is_grad_enabled()))
-            return self.weight.expand(*xt.shape, 3)
-
-    net = Net().train()
-    generate(net, Flow(Uniform(Vocab(3))), n=2, length=5, steps=4)
-    assert asked == [([n / 4] * 2, False, False) for n in range(4)]
-    assert net.training
+@pytest.mark.parametrize("sampler", EXAMPLES, ids=lambda sampler: sampler.label)
+def test_nothing_happens_where_a_token_is_fixed(sampler):
+    free = torch.rand(50, 9, generator=torch.Generator().manual_seed(0)) < 0.5
+    found = events(sampler, Flow(MASK), free=free)
+    assert free[found.row, found.position].all()
+    moved = torch.zeros_like(free).index_put((found.row, found.position), torch.tensor(True))
+    assert torch.equal(moved, free)
 
 
-def test_half_precision_logits_will_do():
-    flow = Flow(Uniform(Vocab(3)))
-    run = generate(lambda xt, t: torch.zeros(*xt.shape, 3, dtype=torch.bfloat16), flow, n=8, length=4, steps=4, eta=1.0)
-    flow.vocab.check_data(run.tokens)
+@pytest.mark.parametrize("sampler", EXAMPLES, ids=lambda sampler: sampler.label)
+def test_the_events_of_a_sequence_do_not_depend_on_those_beside_it(sampler):
+    flow, free = Flow(MASK), torch.ones(8, 5, dtype=torch.bool)
+    whole = sampler.events(flow, 0.0, free, Noise(3, range(8)))
+    alone = sampler.events(flow, 0.0, free[:1], Noise(3, [6]))
+    mine = whole.row == 6
+    for field in ("turn", "position", "t", "rest", "corrects", "token", "accept"):
+        assert torch.equal(getattr(whole, field)[mine], getattr(alone, field)), field
 
 
-def test_another_sampler_may_be_given():
-    class Twice(Sampler):
-        """Every step of Euler's two-step run, and its last once more."""
-
-        def events(self, flow, length, eta):
-            steps = list(Euler(2).events(flow, length, eta))
-            yield from [*steps, steps[-1]]
-
-    run = generate(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), n=2, length=2, sampler=Twice())
-    assert run.steps == 3
-    assert run.calls.tolist() == [3, 3]
+@pytest.mark.parametrize("steps", [1, 5, 1024])
+@pytest.mark.parametrize("sampler", [Euler, None], ids=["euler", "random order"])
+def test_sequences_without_a_free_position_have_no_events(sampler, steps):
+    chosen = RandomOrder(steps) if sampler is None else sampler(steps)
+    assert len(events(chosen, Flow(MASK), free=torch.zeros(3, 4, dtype=torch.bool)).row) == 0
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("source", "prediction", "eta", "expected"),
     [
-        ({"n": 0}, "n ≥ 1 sequences of length ≥ 1; got n=0"),
-        ({"length": 0}, "length ≥ 1; got n=2, length=0"),
-        ({"temperature": -0.5}, "temperature must be ≥ 0"),
-        ({"temperature": math.nan}, "temperature must be ≥ 0"),
-        ({"steps": 0}, "at least one step; got 0"),
-        ({"eta": -1.0}, "eta must be ≥ 0"),
-        ({"eta": lambda t: -t - 1}, "eta must be ≥ 0"),
+        (MASK, Evidence(), 0.0, 120.3),
+        (MultiMask(Vocab(3, 3)), Carry(), 0.0, 120.3),
+        (MASK, Plain(), 0.0, 328.3),
+        (UNIFORM, Evidence(), 0.0, 328.3),
+        (UNIFORM, Evidence(), 0.25, 429),
+        (UNIFORM, Evidence(), 0.5, 492),
+        (UNIFORM, Evidence(), 1.0, 584),
+        (UNIFORM, Evidence(), 2.0, 704),
+    ],
+    ids=lambda value: value if isinstance(value, float) else name(value),
+)
+def test_1024_steps_take_as_many_calls_as_the_theory_says(source, prediction, eta, expected):
+    n = 64
+    found = events(Euler(1024), Flow(source, prediction=prediction), n, length=128, eta=eta)
+    turns = torch.unique(found.row * 1024 + found.turn) // 1024
+    calls = torch.bincount(turns, minlength=n).double()
+    assert float(calls.mean()) == pytest.approx(expected, abs=4 * float(calls.std()) / math.sqrt(n) + 0.5)
+
+
+def test_random_order_is_a_uniform_order_at_sorted_uniform_times():
+    n, length, schedule = 20_000, 3, Polynomial(2.0)
+    found = events(RandomOrder(), Flow(MASK, schedule), n, length)
+    assert torch.equal(found.turn.view(n, length).sort(1).values, torch.arange(length).expand(n, -1))
+    orders = (found.turn.view(n, length) * torch.tensor([9, 3, 1])).sum(1)
+    assert chisquare(torch.unique(orders, return_counts=True)[1]).pvalue > 0.001
+    k = schedule.k(found.t).view(n, length)
+    assert kstest(k.flatten(), "uniform").pvalue > 0.001
+    assert torch.equal(k.argsort(1).argsort(1), found.turn.view(n, length))
+
+
+def test_random_order_with_a_schedule_for_each_position_follows_their_times():
+    schedule = Positional((Linear(), Polynomial(4.0)))
+    found = events(RandomOrder(), Flow(MASK, schedule), 20_000)
+    t = found.t.view(-1, 2)
+    for i in range(2):  # P(T_i ≤ t) = k_i(t)
+        assert kstest(schedule.k(t)[:, i], "uniform").pvalue > 0.0005
+    assert torch.equal(t.argsort(1).argsort(1), found.turn.view(-1, 2))
+
+
+def test_several_positions_a_call_share_the_time_of_the_first():
+    one, four = (events(RandomOrder(k), Flow(MASK), 5, 10, seed=2) for k in (1, 4))
+    assert torch.equal(four.turn, one.turn // 4)
+    times = {(r, turn): t for r, turn, t in zip(one.row.tolist(), one.turn.tolist(), one.t.tolist(), strict=True)}
+    assert four.t.tolist() == [
+        times[r, 4 * turn] for r, turn in zip(four.row.tolist(), four.turn.tolist(), strict=True)
+    ]
+
+
+def test_what_a_sampler_gives_is_labelled():
+    assert Euler(8).label == "8 Euler steps"
+    assert Euler(8, CosineGrid()).label == "8 Euler steps on CosineGrid"
+    assert RandomOrder().label == "random order, exact in continuous time"
+    assert "approximate" in RandomOrder(2).label
+
+
+@pytest.mark.parametrize(
+    ("source", "prediction", "eta"),
+    [(UNIFORM, Evidence(), 0.0), (MASK, Plain(), 0.0), (BagOfWords(Vocab(2), (0.5, 0.5)), Carry(), 0.0)],
+    ids=lambda value: name(value),
+)
+def test_random_order_is_refused_where_a_data_token_may_move(source, prediction, eta):
+    with pytest.raises(ValueError, match=r"needs a data token to stay.*Use Euler"):
+        events(RandomOrder(), Flow(source, prediction=prediction), eta=eta)
+
+
+@pytest.mark.parametrize("eta", [1.0, lambda t: t], ids=["1", "t"])
+def test_random_order_has_no_corrector(eta):
+    with pytest.raises(ValueError, match="no corrector"):
+        events(RandomOrder(), Flow(MASK), eta=eta)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Euler(0), "at least one step; got 0"),
+        (lambda: RandomOrder(0), "at least one position per call; got 0"),
+        (lambda: Euler(3, GivenGrid((0, 1))), "make 1 steps, not 3"),
+        (lambda: Euler.at((0, 0.5)), "rise from 0 to 1"),
+        (lambda: Euler.at((0, 0.5, 0.5, 1)), "rise from 0 to 1"),
+        (lambda: Euler.at(()), "rise from 0 to 1|at least one step"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(how, message):
+def test_what_makes_no_sampler_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
-        generate(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), **({"n": 2, "length": 2} | how))
+        make()
 
 
-@pytest.mark.parametrize("width", [2, 5])
-def test_a_network_over_anything_but_the_data_tokens_is_refused(width):
-    with pytest.raises(ValueError, match="data tokens only"):
-        generate(lambda xt, t: torch.zeros(*xt.shape, width), Flow(Uniform(Vocab(3, 2))), n=8, length=8)
-
-
-def test_a_draw_has_the_frequencies_of_its_row():
-    law = dirichlet(7, seed=0)
-    drawn = categorical(law.log().float().expand(50_000, 7), 1.0, generator(1))
-    assert chisquare(torch.bincount(drawn, minlength=7), law * 50_000).pvalue > 0.001
-
-
-def test_a_token_of_probability_0_is_never_drawn():
-    log_p = torch.tensor([0.5, 0.0, 0.5]).log().expand(20_000, 3)
-    assert (categorical(log_p, 1.0, generator(0)) != 1).all()
-    assert (categorical(log_p, 0.0, None) == 0).all()
-
-
-def test_draws_are_raced_in_float64(monkeypatch):
-    # the statistics behind it take minutes: tests/slow/test_rare_tokens.py
-    raced = []
-    exponential = torch.Tensor.exponential_
-
-    def recorded(self, *args, **how):
-        raced.append(self.dtype)
-        return exponential(self, *args, **how)
-
-    monkeypatch.setattr(torch.Tensor, "exponential_", recorded)
-    categorical(torch.zeros(2, 5, dtype=torch.bfloat16), 1.0, generator(0))
-    assert raced == [torch.float64]
-
-
-def test_evidence_makes_fewer_hops_than_plain_with_the_same_network():
-    hops = [
-        generate(
-            lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3)), prediction=p), n=200, length=8
-        ).changes
-        for p in (Evidence(), Plain())
-    ]
-    assert hops[0].sum() < hops[1].sum()
+def test_a_schedule_of_another_length_is_refused():
+    for sampler in (Euler(2), RandomOrder()):
+        with pytest.raises(ValueError, match="position"):
+            events(sampler, Flow(MASK, Positional((Linear(), Cosine()))), length=3)

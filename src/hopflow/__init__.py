@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .bounds import kappa_bound as kappa_bound
     from .bounds import literal_second_bound as literal_second_bound
     from .bounds import nll_bound as nll_bound
+    from .categorical import gumbel32 as gumbel32
     from .costs import Cost as Cost
     from .costs import Hamming as Hamming
     from .costs import OneStepLikelihood as OneStepLikelihood
@@ -32,7 +33,15 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .draws import Draws as Draws
     from .draws import Forced as Forced
     from .estimate import Estimate as Estimate
+    from .filters import Filter as Filter
     from .flow import Flow as Flow
+    from .generation import HOLE as HOLE
+    from .generation import Generation as Generation
+    from .generation import Hops as Hops
+    from .grids import CosineGrid as CosineGrid
+    from .grids import EvenGrid as EvenGrid
+    from .grids import GivenGrid as GivenGrid
+    from .grids import Grid as Grid
     from .models import Causal as Causal
     from .models import Size as Size
     from .models import Transformer as Transformer
@@ -53,9 +62,10 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .pretrained import save_pretrained as save_pretrained
     from .recipes import Recipe as Recipe
     from .samplers import Euler as Euler
-    from .samplers import Generation as Generation
+    from .samplers import RandomOrder as RandomOrder
     from .samplers import Sampler as Sampler
-    from .samplers import generate as generate
+    from .sampling import generate as generate
+    from .sampling import infill as infill
     from .schedules import Cosine as Cosine
     from .schedules import Linear as Linear
     from .schedules import Polynomial as Polynomial
@@ -112,8 +122,18 @@ _HOME = {
     "Flow": "flow",
     "Sampler": "samplers",
     "Euler": "samplers",
-    "Generation": "samplers",
-    "generate": "samplers",
+    "RandomOrder": "samplers",
+    "Grid": "grids",
+    "EvenGrid": "grids",
+    "CosineGrid": "grids",
+    "GivenGrid": "grids",
+    "Filter": "filters",
+    "gumbel32": "categorical",
+    "HOLE": "generation",
+    "Generation": "generation",
+    "Hops": "generation",
+    "generate": "sampling",
+    "infill": "sampling",
     "Estimate": "estimate",
     "Draws": "draws",
     "Count": "draws",

@@ -24,7 +24,7 @@ from .data import Corpus, load
 from .estimate import Estimate, mean_and_error
 from .flow import Flow
 from .pretrained import from_pretrained
-from .samplers import generate
+from .sampling import generate
 from .sources import BagOfWords
 from .training.loop import Logger, train
 from .training.metrics import read

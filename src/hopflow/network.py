@@ -4,13 +4,20 @@ Any callable `(xt (B, L), t (B,)) -> logits (B, L, Vd)` over data tokens will do
 a network also offers `features(xt, t) -> (B, L, D)` and `head(features)`, `Scores.from_head` needs no full logits.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-Network = Callable[[Tensor, Tensor], Tensor]
+from .vocab import Vocab
+
+Network = Callable[..., Tensor]
+TOKENS, GPU_TOKENS = 1 << 13, 1 << 16
+"""Tokens that a network is shown at once."""
 
 
 @contextmanager
@@ -42,3 +49,59 @@ def home(model: Network) -> torch.device:
     if not isinstance(model, nn.Module):
         return torch.device("cpu")
     return next(model.parameters(), torch.empty(0)).device
+
+
+class Reader:
+    """A network's logits, at the positions that are asked for only.
+
+    With `guidance` g it is asked twice: as things stand, and with label and prompt dropped, which for a label means -1
+    and for a prompt noise in its place. Logits are then dropped + g·(given - dropped).
+    """
+
+    def __init__(self, model: Network, vocab: Vocab, guidance: float = 1.0) -> None:
+        if not math.isfinite(guidance):
+            raise ValueError(f"guidance is a factor, 1 for none; got {guidance}")
+        self.model, self.vocab, self.guidance = model, vocab, guidance
+        self.calls = 1 if guidance == 1 else 2
+        """Network calls each time it is read."""
+        self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
+
+    def batch(self, length: int, device: torch.device) -> int:
+        """Sequences to show it at once: many tokens, but where it gives full logits no more than memory holds."""
+        tokens = TOKENS if device.type == "cpu" else GPU_TOKENS
+        most = tokens if self._split else min(tokens, 4 * tokens * 4096 // self.vocab.data)
+        return max(1, most // length // self.calls)
+
+    def read(
+        self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"], dropped: Int[Tensor, "B L"], labels: Tensor | None
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """Run the network, and give a function of (row, position) to logits."""
+        given = () if labels is None else (labels,)
+        if self.calls == 1:
+            return self._rows(xt, t, *given)
+        both = tuple(torch.cat([label, torch.full_like(label, -1)]) for label in given)
+        rows = self._rows(torch.cat([xt, dropped]), torch.cat([t, t]), *both)
+
+        def guided(row: Tensor, position: Tensor) -> Tensor:
+            with_, without = rows(torch.cat([row, row + len(xt)]), torch.cat([position, position])).float().chunk(2)
+            return torch.where(with_ == without, with_, without + self.guidance * (with_ - without))  # -inf stays
+
+        return guided
+
+    def _rows(self, xt: Tensor, t: Tensor, *more: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        model: Any = self.model
+        if not self._split:
+            logits = model(xt, t, *more)
+            self.vocab.check_logits(logits)
+            return lambda row, position: logits[row, position]
+        features = model.features(xt, t, *more)
+        weights = next(model.parameters(), features).dtype
+
+        def rows(row: Tensor, position: Tensor) -> Tensor:
+            # in the weights' own float type, also under autocast: bf16 logits keep three digits
+            with torch.autocast(features.device.type, enabled=False):
+                logits: Tensor = model.head(features[row, position].to(weights))
+            self.vocab.check_logits(logits)
+            return logits
+
+        return rows

@@ -1,163 +1,175 @@
-"""Samplers: from source to text.
+"""Samplers: what may move when.
 
-A sampler says which positions may move at a step and how; `generate` owns the loop, the network calls and the
-accounting.
+Whether a position is redrawn does not depend on the network (theory.md §1). So a sampler says up front, for each
+sequence, which positions move at which time; `generate` then asks the network only where something moves.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .flow import Flow
-from .network import Network, clock_dtype, home, resting
-from .paths import uniform
-from .velocities import Eta, eta_at, step_sizes, still_noise
+from .grids import CosineGrid, EvenGrid, GivenGrid, Grid
+from .noise import Noise
+from .velocities import Eta, eta_at, step_sizes
+
+CERTAIN = 64.0
+"""The hazard of what happens for certain: -log of a uniform number in (0, 1] stays below 37."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """One step: the network's time, 1 - k before it, and the chances of a redraw and of a corrector's proposal."""
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Moves of positions, in any order. Those of a row with the same turn happen at once, turn by turn."""
 
-    t: float
-    rest: Float[Tensor, " #L"]
-    r: Float[Tensor, " #L"]
-    s: Float[Tensor, " #L"]
+    row: Int[Tensor, " E"]
+    turn: Int[Tensor, " E"]
+    position: Int[Tensor, " E"]
+    t: Float[Tensor, " E"]
+    """The network's time; one per turn."""
+    rest: Float[Tensor, " E"]
+    """1 - k of the position, before the move."""
+    corrects: Bool[Tensor, " E"]
+    """A proposal from the source, accepted with chance 1 - ρP(xt); otherwise a redraw from the prediction."""
+    token: Float[Tensor, " E"]
+    """The uniform number that decides the token."""
+    accept: Float[Tensor, " E"]
+    """The uniform number that decides whether a proposal is accepted."""
 
 
 class Sampler(ABC):
     """What may move when."""
 
+    @property
     @abstractmethod
-    def events(self, flow: Flow, length: int, eta: Eta) -> Iterator[Step]:
-        """The steps of one run, in order; the last one redraws with chance exactly 1."""
+    def label(self) -> str:
+        """What it does, in a few words, for people who read its numbers."""
+
+    @abstractmethod
+    def events(self, flow: Flow, eta: Eta, free: Bool[Tensor, "n L"], noise: Noise) -> Events:
+        """All moves of n sequences at their free positions; the last move of each free position is a redraw."""
 
 
 @dataclass(frozen=True)
 class Euler(Sampler):
-    """N equal steps of t, each with the exact redraw chance (k'-k)/(1-k).  theory.md §1, (F_N)"""
+    """N steps, each with the exact redraw chance (k'-k)/(1-k); the last one redraws every position.
+
+    theory.md §1, (F_N). The waiting time to a position's next event is drawn at once, by its cumulative hazard.
+    """
 
     steps: int = 32
+    grid: Grid = EvenGrid()
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"Euler needs at least one step; got {self.steps}")
+        self.grid.times(self.steps)
 
-    def events(self, flow: Flow, length: int, eta: Eta) -> Iterator[Step]:
+    @classmethod
+    def at(cls, times: Sequence[float | int]) -> "Euler":
+        """Steps from one of these times to the next, from 0 to 1."""
+        return cls(len(times) - 1, GivenGrid(tuple(times)))
+
+    @property
+    def label(self) -> str:
+        return f"{self.steps} Euler steps" + ("" if self.grid == EvenGrid() else f" on {type(self.grid).__name__}")
+
+    def events(self, flow: Flow, eta: Eta, free: Bool[Tensor, "n L"], noise: Noise) -> Events:
+        length = free.shape[1]
         flow.schedule.check_length(length)
-        t = torch.arange(self.steps + 1, dtype=torch.float64) / self.steps  # n/N: an accumulated t would miss 1
+        t = self.grid.times(self.steps)
         rest = flow.schedule.rest(t[:, None])  # (N+1, 1) or (N+1, L)
         r, s = step_sizes(rest[:-1], rest[:-1] - rest[1:], eta_at(eta, t[:-1])[:, None])
-        for n in range(self.steps):
-            yield Step(float(t[n]), rest[n], r[n], s[n])
+        chains = _Chains(r, s)
+        once = flow.prediction.stays(flow.source)  # a data token stays: nothing moves after the first redraw
+        row, position = free.nonzero().unbind(1)
+        start = torch.zeros_like(row)
+        found: list[Events] = []
+        while len(row) or not found:
+            here, at = row.unique_consecutive(return_inverse=True)
+            wait, kind, token, accept = noise.uniform(length, 4, rows=here.tolist())[at, position].unbind(1)
+            step = chains.next(start, position, wait)
+            corrects = ~chains.is_redraw(step, position, kind)
+            column = position if rest.shape[1] > 1 else torch.zeros_like(position)
+            found.append(Events(row, step, position, t[step], rest[step, column], corrects, token, accept))
+            left = (step < self.steps - 1) & (corrects if once else True)
+            row, position, start = row[left], position[left], step[left] + 1
+        return _joined(found)
+
+
+class _Chains:
+    """Steps with an event of each position, one after the other, from the chances r of a redraw and s of a proposal."""
+
+    def __init__(self, r: Float[Tensor, "N C"], s: Float[Tensor, "N C"]) -> None:
+        self.r, self.chance = r, r + s
+        hazard = -torch.log1p(-self.chance)
+        total = torch.cat([hazard.new_zeros(1, hazard.shape[1]), hazard.clamp(max=CERTAIN).cumsum(0)])  # (N+1, C)
+        # columns one above the other, so that one search serves all
+        self.offset = torch.arange(total.shape[1]) * (total.max() + CERTAIN)
+        self.levels = (total + self.offset).T.contiguous()  # (C, N+1)
+
+    def next(self, start: Int[Tensor, " m"], position: Int[Tensor, " m"], u: Float[Tensor, " m"]) -> Int[Tensor, " m"]:
+        """The first step from `start` on with an event: where the hazard since then passes an exponential number."""
+        column = self._column(position)
+        level = self.levels[column, start] - torch.log1p(-u)
+        step = torch.searchsorted(self.levels.flatten(), level, right=True) - 1 - column * self.levels.shape[1]
+        return step.clamp(max=len(self.r) - 1)
+
+    def is_redraw(self, step: Int[Tensor, " m"], position: Int[Tensor, " m"], u: Float[Tensor, " m"]) -> Tensor:
+        column = self._column(position)
+        return u * self.chance[step, column] < self.r[step, column]
+
+    def _column(self, position: Int[Tensor, " m"]) -> Int[Tensor, " m"]:
+        return position if len(self.levels) > 1 else torch.zeros_like(position)
 
 
 @dataclass(frozen=True)
-class Generation:
-    """Sequences, and what it took to draw them."""
+class RandomOrder(Sampler):
+    """Continuous time itself, N → ∞, for a disjoint source under Carry or Evidence: L calls, one position at a time.
 
-    tokens: Int[Tensor, "n L"]
-    x0: Int[Tensor, "n L"]
-    calls: Int[Tensor, " n"]
-    """Network calls of each sequence."""
-    redraws: Int[Tensor, "n L"]
-    """How often each position was drawn anew, from the prediction or the source."""
-    changes: Int[Tensor, "n L"]
-    """How often that changed the token."""
-    steps: int
-    eta: Eta
+    Each position is redrawn once, when k passes a uniform number of its own. `per_call` > 1 redraws so many at a time,
+    which is quicker and no longer exact: they do not see each other.
+    """
+
+    per_call: int = 1
+
+    def __post_init__(self) -> None:
+        if self.per_call < 1:
+            raise ValueError(f"RandomOrder redraws at least one position per call; got {self.per_call}")
 
     @property
-    def jumps(self) -> Float[Tensor, " n"]:
-        """The hops of each sequence, all positions together."""
-        return self.changes.sum(1).float()
+    def label(self) -> str:
+        exact = "exact in continuous time" if self.per_call == 1 else f"{self.per_call} positions a call, approximate"
+        return f"random order, {exact}"
+
+    def events(self, flow: Flow, eta: Eta, free: Bool[Tensor, "n L"], noise: Noise) -> Events:
+        if not flow.prediction.stays(flow.source):
+            raise ValueError(
+                f"RandomOrder needs a data token to stay: a disjoint source (Mask, MultiMask) under Carry or Evidence; "
+                f"got {type(flow.source).__name__} and {type(flow.prediction).__name__}. Use Euler(steps)."
+            )
+        if callable(eta) or eta != 0:
+            raise ValueError(f"RandomOrder has no corrector: its eta is 0; got {eta}. Use Euler(steps).")
+        length = free.shape[1]
+        flow.schedule.check_length(length)
+        level, token = noise.uniform(length, 2).unbind(2)
+        time = flow.schedule.time(1 - level).masked_fill(~free, torch.inf)  # (n, L)
+        ordered, order = time.sort(1)
+        turn = order.argsort(1) // self.per_call
+        t = ordered.gather(1, turn * self.per_call)  # the time of the first of its turn
+        row, position = free.nonzero().unbind(1)
+        rest = flow.schedule.rest(t.masked_fill(~free, 0.0))
+        at = (row, position)
+        redraws = torch.zeros_like(row, dtype=torch.bool)
+        return Events(row, turn[at], position, t[at], rest[at], redraws, token[at], token[at])
 
 
-def generate(
-    model: Network,
-    flow: Flow,
-    *,
-    n: int,
-    length: int,
-    steps: int | None = None,
-    sampler: Sampler | None = None,
-    eta: Eta = 0.0,
-    temperature: float = 1.0,
-    seed: int = 0,
-    device: torch.device | str | None = None,
-) -> Generation:
-    """Draw n sequences, with `steps` Euler steps (32 unless said) or another sampler.
-
-    η = 0 hops as seldom as the coupling allows; η = 1 keeps correcting and is what b1 bounds. The sequences are where
-    the network's weights are, unless `device` says otherwise; a seed means the same on devices of one kind.
-    """
-    if n < 1 or length < 1:
-        raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature must be ≥ 0 and finite (0 takes the likeliest token); got {temperature}")
-    if steps is not None and sampler is not None:
-        raise ValueError(f"pass steps={steps}, which means Euler({steps}), or sampler={sampler}, not both")
-    sampler = sampler or Euler(32 if steps is None else steps)
-    device = device or home(model)
-    generator = torch.Generator(device).manual_seed(seed)
-    x0 = flow.source.sample(n, length, generator=generator, device=device)
-    xt, redraws, changes = x0.clone(), torch.zeros_like(x0), torch.zeros_like(x0)
-    count = 0
-    with resting(model):
-        for step in sampler.events(flow, length, eta):
-            logits = model(xt, torch.full((n,), step.t, dtype=clock_dtype(model), device=device))
-            flow.vocab.check_logits(logits)
-            if bool(torch.isnan(logits).any()):
-                raise ValueError(f"the network gave NaN at step {count + 1}: look at its weights and its inputs")
-            drawn, moved = _move(logits, xt, step, flow, temperature, generator)
-            redraws += moved
-            changes += drawn != xt
-            xt = drawn
-            count += 1
-    calls = torch.full((n,), count, device=xt.device)
-    return Generation(xt, x0, calls, redraws, changes, count, eta)
+def _joined(parts: list[Events]) -> Events:
+    """All of them in one; there is always one part, if only of nothing."""
+    return Events(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(Events)))
 
 
-def _move(
-    logits: Float[Tensor, "n L Vd"],
-    xt: Int[Tensor, "n L"],
-    step: Step,
-    flow: Flow,
-    temperature: float,
-    generator: torch.Generator,
-) -> tuple[Int[Tensor, "n L"], Bool[Tensor, "n L"]]:
-    """One step of (F_N): a redraw with chance r, a corrector's proposal with chance s, accepted with 1 - ρP(xt)."""
-    u = uniform(xt, generator)
-    r, s, rest = (value.to(u) for value in (step.r, step.s, step.rest.expand(xt.shape)))
-    redrawn, proposed = u < r, (u >= r) & (u < r + s)
-    drawn, moved = xt.clone(), redrawn.clone()
-    if bool(redrawn.any()):
-        log_p = flow.prediction.log_probs(logits[redrawn], xt[redrawn], rest[redrawn], flow.source)
-        drawn[redrawn] = categorical(log_p, temperature, generator)
-    if bool(proposed.any()):
-        rows, left = xt[proposed], rest[proposed]
-        log_p = flow.prediction.log_probs(logits[proposed], rows, left, flow.source)
-        at = rows.clamp(max=flow.vocab.data - 1)[:, None]
-        pt = torch.where(flow.vocab.is_data(rows), log_p.gather(1, at)[:, 0].exp(), 0.0)
-        rho, _ = still_noise(1 - left, left, flow.source.probs(rows, left.dtype))
-        accept = uniform(pt, generator) < 1 - rho * pt
-        fresh = flow.source.sample(len(rows), generator=generator, device=xt.device)
-        drawn[proposed] = torch.where(accept, fresh, rows)
-        moved[proposed] = accept
-    return drawn, moved
-
-
-def categorical(
-    log_p: Float[Tensor, "n V"], temperature: float, generator: torch.Generator | None
-) -> Int[Tensor, " n"]:
-    """A draw per row by a race of exponentials in float64: float32 noise would cut the tail of 50k tokens."""
-    if temperature == 0:
-        return log_p.argmax(1)
-    wide = torch.float32 if log_p.device.type == "mps" else torch.float64
-    p = (log_p.to(wide) / temperature).softmax(1)
-    device = generator.device if generator is not None else log_p.device
-    race = torch.empty(p.shape, dtype=wide, device=device).exponential_(generator=generator)
-    return (p / race.to(p.device)).argmax(1)
+EXAMPLES: tuple[Sampler, ...] = (Euler(), Euler(8, CosineGrid()), RandomOrder(), RandomOrder(4))

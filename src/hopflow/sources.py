@@ -52,11 +52,12 @@ class Source(ABC):
     ) -> Int[Tensor, "..."]:
         """Draw tokens; the draw happens where the generator lives and moves to `device` afterwards."""
         where = generator.device if generator is not None else torch.device(device)
-        count = int(torch.Size(shape).numel())
-        u = torch.rand(count, generator=generator, device=where, dtype=_wide(where))
+        return self.at(torch.rand(shape, generator=generator, device=where, dtype=_wide(where))).to(device)
+
+    def at(self, u: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        """The tokens at uniform numbers in [0, 1), on their device."""
         # search from the right, so that u = 0 never lands on a token of probability 0
-        x0 = torch.searchsorted(self._table(where)[1], u, right=True)
-        return x0.clamp(max=self._last).view(shape).to(device)
+        return torch.searchsorted(self._table(u.device)[1], u, right=True).clamp(max=self._last)
 
     def probs(self, x: Int[Tensor, "..."], dtype: torch.dtype = torch.float32) -> Float[Tensor, "..."]:
         """p0(x), on the device of x."""

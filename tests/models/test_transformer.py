@@ -17,7 +17,7 @@ from hopflow.network import resting
 from hopflow.objectives import EXAMPLES as OBJECTIVES
 from hopflow.objectives import NoisyCrossEntropy
 from hopflow.predictions import Evidence
-from hopflow.samplers import generate
+from hopflow.sampling import generate
 from hopflow.scores import Scores
 from hopflow.sources import MultiMask
 from hopflow.vocab import Vocab

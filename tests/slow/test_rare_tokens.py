@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hopflow.samplers import categorical
+from hopflow.categorical import categorical
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -6,8 +6,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from ..categorical import categorical
+from ..filters import Filter
 from ..network import resting
-from ..samplers import categorical
+from ..paths import uniform
 from .attention import CausalAttention, Past
 from .blocks import Block, Branch, Norm
 from .sizes import Size
@@ -65,13 +67,13 @@ class Causal(Stack):
         """n sequences, token by token; temperature 0 takes the likeliest."""
         if n < 1 or length < 1:
             raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
-        if not 0 <= temperature < float("inf"):
-            raise ValueError(f"temperature must be ≥ 0 and finite (0 takes the likeliest token); got {temperature}")
+        narrowed = Filter(temperature)
         tokens = torch.empty(n, length, dtype=torch.long, device=self.start.device)
         pasts = [Past() for _ in self.blocks]
         with resting(self):
             x = self.start.expand(n, 1, -1)
             for i in range(length):
-                tokens[:, i] = categorical(self.head(self.through(x, None, i, pasts))[:, 0], temperature, generator)
+                log_p = narrowed(self.head(self.through(x, None, i, pasts))[:, 0].log_softmax(1))
+                tokens[:, i] = categorical(log_p, uniform(tokens[:, i], generator))
                 x = self.embedding(tokens[:, i : i + 1])
         return tokens

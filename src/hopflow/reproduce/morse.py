@@ -14,7 +14,7 @@ from ..estimate import mean_and_error
 from ..network import home
 from ..pretrained import from_pretrained
 from ..recipes import Built, Recipe, build, named
-from ..samplers import generate
+from ..sampling import generate
 from ..training.pairs import predicted_jumps
 
 RECIPES = ("morse_laptop", "morse_sinkhorn_0p1_laptop", "morse_sinkhorn_0p01_laptop", "morse_exact_laptop")

@@ -20,7 +20,7 @@ from ..draws import stratified
 from ..estimate import mean_and_error
 from ..flow import Flow
 from ..models.causal import Causal
-from ..samplers import generate
+from ..sampling import generate
 from .distributed import GlobalPairing
 from .pairs import Pairing
 from .settings import Settings

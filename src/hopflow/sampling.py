@@ -1,0 +1,258 @@
+"""Sampling: from source to text, at the cost of the jumps.
+
+A sampler draws the events of each sequence up front. What is left is a queue of turns: the sequences with the most
+turns left go into the next batch, each with its own time; the network's trunk runs once for all of them, its head only
+at the positions that move. Random numbers belong to sequences, so that batches change nothing but the time it takes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from typing import TypedDict, Unpack
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .categorical import categorical
+from .filters import Filter
+from .flow import Flow
+from .generation import HOLE, Generation, Hops
+from .network import Network, Reader, clock_dtype, home, resting
+from .noise import Noise
+from .samplers import Euler, Events, Sampler
+from .turns import Indices, Turns
+from .velocities import Eta, still_noise
+
+WAVE = 4
+"""Batches of sequences whose events are drawn together; among these, most batches can be filled to the last place."""
+CHUNK, GPU_CHUNK = 1 << 22, 1 << 27
+"""Numbers of (rows × V) that are held at once; a GPU is idle between small pieces."""
+
+
+class How(TypedDict, total=False):
+    """How sequences are drawn; every key has a default."""
+
+    steps: int
+    """Euler steps, 32 unless said."""
+    sampler: Sampler
+    """Another sampler, or Euler on another grid; in place of `steps`."""
+    eta: Eta
+    """0 hops as seldom as the coupling allows; 1 keeps correcting, and is what b1 bounds."""
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    """Of `Filter`."""
+    labels: Int[Tensor, " n"]
+    """A third argument for the network, one number per sequence."""
+    guidance: float
+    """Logits are moved from those without label and prompt by this factor; 1 leaves them, and 2 goes twice as far."""
+    trajectory: bool
+    """Keep every hop."""
+    seed: int
+    batch: int
+    """Sequences that the network sees at once."""
+    draw: Callable[[Tensor, Tensor], Tensor]
+    """How a token is drawn from log-probabilities and a uniform number; `gumbel32` is what most code does."""
+    device: torch.device | str
+    """Where the network's weights are, unless said."""
+    progress: Callable[[int, int], None]
+    """Told how many sequences are done, of how many."""
+
+
+def generate(model: Network, flow: Flow, *, n: int, length: int, **how: Unpack[How]) -> Generation:
+    """Draw n sequences, by default with 32 Euler steps and η = 0, which hops as seldom as the coupling allows.
+
+    Everything in `How` may be said; a seed means the same numbers on every device.
+    """
+    if n < 1 or length < 1:
+        raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
+    return infill(model, flow, torch.full((n, length), HOLE), **how)
+
+
+def infill(
+    model: Network, flow: Flow, prompts: Int[Tensor, "n L"] | Sequence[Int[Tensor, " _"]], **how: Unpack[How]
+) -> Generation:
+    """Fill the holes (HOLE, -1) of prompts, which may be of different lengths; every other token stays.
+
+    The network sees the prompt from the start. One that was trained from a disjoint source knows that a data token is
+    right; with other sources it may take early tokens of a prompt for noise.
+    """
+    run = _Run(model, flow, how, prompts)
+    with resting(model):
+        for length in sorted(set(run.lengths.tolist())):
+            run.fill((run.lengths == length).nonzero()[:, 0])
+    return run.result()
+
+
+class _Run:
+    """What all waves share: the choices, the network, and the results so far."""
+
+    def __init__(self, model: Network, flow: Flow, how: How, prompts: Sequence[Tensor] | Tensor) -> None:
+        if "steps" in how and "sampler" in how:
+            raise ValueError(f"pass steps={how['steps']}, which means Euler, or sampler={how['sampler']}, not both")
+        self.flow, self.eta, self.seed = flow, how.get("eta", 0.0), how.get("seed", 0)
+        self.sampler = how["sampler"] if "sampler" in how else Euler(how.get("steps", 32))
+        self.filter = Filter(how.get("temperature", 1.0), how.get("top_k"), how.get("top_p"), how.get("min_p"))
+        self.draw, self.batch = how.get("draw", categorical), how.get("batch")
+        self.device = torch.device(how.get("device") or home(model))
+        self.reader = Reader(model, flow.vocab, how.get("guidance", 1.0))
+        self.clock = clock_dtype(model)
+        self.labels, self.keeps = how.get("labels"), how.get("trajectory", False)
+        self.progress = how.get("progress", lambda done, count: None)
+        self.prompts, self.lengths = prompts, torch.tensor([len(prompt) for prompt in prompts])
+        self._check()
+        shape = (len(prompts), int(self.lengths.max()))
+        self.tokens, self.x0 = (torch.full(shape, HOLE) for _ in range(2))
+        self.fixed = torch.zeros(shape, dtype=torch.bool)
+        self.redraws, self.changes = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
+        self.calls = torch.zeros(len(prompts), dtype=torch.int64)
+        self.hops: list[tuple[Tensor, ...]] = []
+        self.done = 0
+
+    def fill(self, rows: Int[Tensor, " m"]) -> None:
+        """All sequences of one length, wave by wave."""
+        length = int(self.lengths[rows[0]])
+        batch = self.batch or self.reader.batch(length, self.device)
+        for some in rows.split(WAVE * batch):
+            wave = _Wave(self, some, torch.stack([self.prompts[row] for row in some.tolist()]).cpu())
+            wave.go(batch)
+            for name in ("x0", "fixed", "tokens", "redraws", "changes"):
+                getattr(self, name)[some, :length] = getattr(wave, name).cpu()
+            self.calls[some] = torch.from_numpy(wave.turns.calls) * self.reader.calls
+            self.hops += wave.hops
+            self.done += len(some)
+
+    def result(self) -> Generation:
+        names = ("tokens", "x0", "fixed", "lengths", "calls", "redraws", "changes")
+        return Generation(
+            **{name: getattr(self, name).to(self.device) for name in names},
+            sampler=self.sampler,
+            eta=self.eta,
+            filter=self.filter,
+            draw=getattr(self.draw, "__name__", repr(self.draw)),
+            hops=self._hops() if self.keeps else None,
+        )
+
+    def _hops(self) -> Hops:
+        row, t, position, before, after = (torch.cat(parts) for parts in zip(*self.hops, strict=True))
+        real = (before != after).nonzero()[:, 0]
+        order = real[t[real].argsort(stable=True)]
+        return Hops(row[order], t[order], position[order], before[order], after[order])
+
+    def _check(self) -> None:
+        if not len(self.lengths) or int(self.lengths.min()) < 1:
+            raise ValueError("a prompt has at least one token or hole; got none")
+        if self.batch is not None and self.batch < 1:
+            raise ValueError(f"batch is a number of sequences, at least 1; got {self.batch}")
+        holes = 0
+        for prompt in [self.prompts] if isinstance(self.prompts, Tensor) else self.prompts:
+            self.flow.vocab.check_data(prompt.clamp(min=0))
+            if int(prompt.min()) < HOLE:
+                raise ValueError(f"a prompt holds data tokens, and {HOLE} for a hole; got {int(prompt.min())}")
+            holes += int((prompt == HOLE).sum())
+        if not holes:
+            raise ValueError(f"there is nothing to draw: no prompt has a hole ({HOLE})")
+        if self.labels is not None and len(self.labels) != len(self.lengths):
+            raise ValueError(f"there are {len(self.labels)} labels for {len(self.lengths)} sequences")
+        if self.reader.calls > 1 and self.labels is None and holes == int(self.lengths.sum()):
+            raise ValueError("guidance leads towards a label or a prompt, and there is none: pass labels, or infill")
+
+
+class _Wave:
+    """Some sequences of one length: where they are, and the events that are left."""
+
+    def __init__(self, run: _Run, rows: Int[Tensor, " W"], prompt: Int[Tensor, "W L"]) -> None:
+        self.run, flow = run, run.flow
+        noise = Noise(run.seed, rows.tolist())
+        source, fixed = flow.source.at(noise.uniform(prompt.shape[1])), prompt != HOLE
+        events = run.sampler.events(flow, run.eta, ~fixed, noise)
+        # what moves before a position's first redraw is a mask, of which a prediction knows that it is noise
+        silent = events.corrects & flow.prediction.stays(flow.source)
+        self.turns = Turns(events, len(rows), silent)
+        self.corrects = events.corrects[self.turns.order].numpy()
+        self.events = Events(*(getattr(events, f.name)[self.turns.order].to(run.device) for f in fields(Events)))
+        self.rows, self.fixed, self.source = (x.to(run.device) for x in (rows, fixed, source))
+        self.x0 = torch.where(self.fixed, prompt.to(run.device), self.source)
+        self.tokens, self.redraws, self.changes = self.x0.clone(), torch.zeros_like(self.x0), torch.zeros_like(self.x0)
+        self.labels = None if run.labels is None else run.labels.to(run.device)[self.rows]
+        self.hops: list[tuple[Tensor, ...]] = []
+        self.sound = torch.ones((), dtype=torch.bool, device=run.device)
+
+    def go(self, batch: int) -> None:
+        """Turn by turn, until nothing is left to move."""
+        asked, total = 0, int(self.turns.calls.sum())
+        while True:
+            while len(rows := self.turns.silent()):
+                self._turn(rows, asks=False)
+            rows = self.turns.longest(batch)
+            if not len(rows):
+                break
+            self._turn(rows, asks=True)
+            asked += len(rows)
+            self.run.progress(self.run.done + len(self.rows) * asked // total, len(self.run.lengths))
+            if self.sound.device.type == "cpu":  # elsewhere looking would make the device wait
+                self._check()
+        self._check()
+
+    def _turn(self, rows: Indices, asks: bool) -> None:
+        """The next turn of these sequences."""
+        events, place, t = self.turns.take(rows)
+        read = self._ask(rows, t) if asks else None
+        for proposals in (False, True):
+            chosen = np.flatnonzero(self.corrects[events] == proposals)
+            for part in self._parts(chosen):
+                e, at = self._events(events[part]), self._there(place[part])
+                before = self.tokens[e.row, e.position]
+                log_p = None if read is None else self._log_p(read(at, e.position), before, e)
+                after, moved = (self._proposed if proposals else self._redrawn)(log_p, before, e)
+                self.tokens[e.row, e.position] = after
+                self.redraws[e.row, e.position] += moved
+                self.changes[e.row, e.position] += after != before
+                if self.run.keeps:
+                    self.hops.append((self.rows[e.row], e.t, e.position, before, after))
+
+    def _ask(self, rows: Indices, t: "np.ndarray") -> Callable[[Tensor, Tensor], Tensor]:
+        """The network's logits at places of this batch, each sequence at its own time."""
+        at = self._there(rows)
+        labels = None if self.labels is None else self.labels[at]
+        unprompted = torch.where(self.fixed[at], self.source[at], self.tokens[at])
+        return self.run.reader.read(self.tokens[at], self._there(t).to(self.run.clock), unprompted, labels)
+
+    def _log_p(self, logits: Float[Tensor, "m Vd"], xt: Int[Tensor, " m"], e: Events) -> Float[Tensor, "m Vd"]:
+        log_p = self.run.flow.prediction.log_probs(logits, xt, e.rest, self.run.flow.source)
+        self.sound &= ~torch.isnan(log_p[:, 0]).any()  # one NaN makes the whole row NaN
+        return self.run.filter(log_p)
+
+    def _redrawn(self, log_p: Tensor | None, before: Tensor, e: Events) -> tuple[Tensor, Tensor]:
+        assert log_p is not None
+        return self.run.draw(log_p, e.token), torch.ones_like(before, dtype=torch.bool)
+
+    def _proposed(self, log_p: Tensor | None, before: Tensor, e: Events) -> tuple[Tensor, Tensor]:
+        """A token of the source, accepted with chance 1 - ρP(xt).  theory.md (F_N)"""
+        source = self.run.flow.source
+        fresh = source.at(e.token)
+        if log_p is None:  # of a mask P(xt) = 0
+            return fresh, torch.ones_like(before, dtype=torch.bool)
+        column = before.clamp(max=source.vocab.data - 1)[:, None]
+        pt = torch.where(source.vocab.is_data(before), log_p.gather(1, column)[:, 0].exp().to(e.rest), 0.0)
+        rho, _ = still_noise(1 - e.rest, e.rest, source.probs(before, e.rest.dtype))
+        accepted = e.accept < 1 - rho * pt
+        return torch.where(accepted, fresh, before), accepted
+
+    def _parts(self, chosen: Indices) -> Iterator[Indices]:
+        size = (CHUNK if self.run.device.type == "cpu" else GPU_CHUNK) // self.run.flow.vocab.data
+        for start in range(0, len(chosen), max(1, size)):
+            yield chosen[start : start + max(1, size)]
+
+    def _events(self, which: Indices) -> Events:
+        at = self._there(which)
+        return Events(*(getattr(self.events, f.name)[at] for f in fields(Events)))
+
+    def _there(self, values: "np.ndarray") -> Tensor:
+        return torch.from_numpy(values).to(self.run.device)
+
+    def _check(self) -> None:
+        if not bool(self.sound):
+            raise ValueError("the network gave NaN: look at its weights and its inputs")
