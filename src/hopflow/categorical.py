@@ -23,7 +23,8 @@ def categorical(log_p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tens
     column = BLOCK * block[:, None].to(p.device) + torch.arange(min(BLOCK, p.shape[1]), device=p.device)
     inside = p.gather(1, column.clamp(max=p.shape[1] - 1)).masked_fill(column >= p.shape[1], 0)
     place, _ = _passed(_wide(inside), left)
-    return BLOCK * block.to(p.device) + place.to(p.device)
+    # a row of NaN must not end in a token that does not exist
+    return (BLOCK * block.to(p.device) + place.to(p.device)).clamp(max=p.shape[1] - 1)
 
 
 def gumbel32(log_p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -80,10 +81,13 @@ class Generation:
 
     def at(self, t: float) -> Int[Tensor, "n L"]:
         """The sequences as they stood at this time, before what moves then."""
-        state, hops = self.x0.clone(), self._hops()
-        for row, position, after in zip(*(x[hops.t < t] for x in (hops.row, hops.position, hops.after)), strict=True):
-            state[row, position] = after
-        return state
+        hops, length = self._hops(), self.x0.shape[1]
+        place = hops.row * length + hops.position
+        count = int((hops.t < t).sum())  # they are in order
+        last = torch.full((self.x0.numel(),), -1, device=place.device)
+        last = last.scatter_reduce(0, place[:count], torch.arange(count, device=place.device), "amax")
+        after = torch.cat([hops.after, hops.after.new_zeros(1)])  # there may be none at all
+        return torch.where(last < 0, self.x0.flatten(), after[last]).view_as(self.x0)
 
     def __str__(self) -> str:
         jumps, error = mean_and_error(self.jumps)

@@ -8,7 +8,10 @@ import torch
 import toys
 from hopflow import exact
 from hopflow.couplings import ExactOT
+from hopflow.estimate import mean_and_error
 from hopflow.exact import Space
+from hopflow.predictions import Carry
+from hopflow.sampling import generate
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)
@@ -57,3 +60,57 @@ def test_exact_ot_lowers_the_expected_jumps_of_three_symbol_sequences():
     costs = torch.tensor(costs)
     error = float(costs.std()) / math.sqrt(len(costs))
     assert abs(float(costs.mean()) - 73.54) < 4 * math.hypot(error, 0.04)
+
+
+# the same of sequences that are drawn
+
+
+def drawn_jumps(flow: exact.Oracle, steps: int, eta: float = 0.0, n: int = 8_000) -> tuple[float, float]:
+    perfect = exact.Perfect(flow.flow, flow.q, flow.length)
+    run = generate(perfect, flow.flow, n=n, length=flow.length, steps=steps, eta=eta, seed=1)
+    return mean_and_error(run.jumps)
+
+
+@pytest.mark.parametrize("name", toys.SOURCES)
+@pytest.mark.parametrize("steps", [1, 3, 64])
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_drawn_sequences_jump_as_often_as_the_oracle_says(name, steps, eta):
+    flow = toys.oracle(name, network=None)
+    mean, error = drawn_jumps(flow, steps, eta)
+    assert abs(mean - flow.jumps(steps=steps, eta=eta)) <= 4 * error + 1e-12
+    if steps == 1 and eta == 0:
+        distance = exact.kantorovich_cost(flow, toys.hamming(flow.flow.vocab.size))
+        assert flow.jumps(steps=1) == pytest.approx(distance, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["uniform", "bag_of_words"])
+@pytest.mark.parametrize("steps", [1, 5])
+def test_with_one_position_or_product_data_the_steps_do_not_matter(name, steps):
+    one = toys.oracle(name, network=None, length=1)
+    space = Space(one.flow.vocab, 2)
+    product = exact.Oracle(one.flow, space.law(toys.dirichlet(3, seed=7)), 2)
+    for flow in (one, product):
+        mean, error = drawn_jumps(flow, steps)
+        distance = exact.kantorovich_cost(flow, toys.hamming(flow.flow.vocab.size))
+        assert abs(mean - distance) <= 4 * error
+
+
+@pytest.mark.parametrize("steps", [1, 7, 1024])
+def test_multimask_under_carry_makes_exactly_one_jump_per_position(steps):
+    flow = toys.Flow(toys.MultiMask(toys.Vocab(3, 5)), prediction=Carry())
+    run = generate(lambda xt, t: torch.zeros(*xt.shape, 3), flow, n=50, length=40, steps=steps, seed=0)
+    assert (run.changes == 1).all()
+
+
+def test_the_corrector_adds_555_jumps_to_three_symbol_sequences_at_1024_steps():
+    """+ η·L·(1-Σp0²)·(H_N - 1) at L = 128, drawn: i.i.d. uniform data, of which a flat network is the perfect one."""
+    flow = toys.Flow(toys.Uniform(toys.Vocab(3)))
+    how = {"n": 60, "length": 128, "steps": 1024}
+    means = [
+        mean_and_error(generate(lambda xt, t: torch.zeros(*xt.shape, 3), flow, eta=eta, seed=2, **how).jumps)
+        for eta in (0.0, 1.0)
+    ]
+    harmonic = sum(1 / n for n in range(1, 1025))
+    surplus = 128 * (2 / 3) * (harmonic - 1)
+    assert abs(means[1][0] - means[0][0] - surplus) <= 4 * math.hypot(means[0][1], means[1][1])
+    assert abs(means[0][0] - 128 * 2 / 3) <= 4 * means[0][1]

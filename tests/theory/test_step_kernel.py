@@ -5,6 +5,8 @@ import torch
 
 import toys
 from hopflow import exact
+from hopflow.predictions import Plain
+from hopflow.sampling import generate
 from hopflow.schedules import Cosine, Linear, Polynomial
 from hopflow.velocities import kernel, step_sizes
 
@@ -27,6 +29,28 @@ def test_towards_x1_the_path_law_is_kept_at_every_step(name, schedule, steps, et
             r, s = step_sizes(now, now - rest[n + 1], strength)
             law = law @ kernel(eye[x1].expand(v, v), xt, p0, 1 - now, now, r, s)
             torch.testing.assert_close(law, (1 - rest[n + 1]) * eye[x1] + rest[n + 1] * p0, atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize("name", toys.SOURCES)
+@pytest.mark.parametrize("steps", [1, 2, 7, 64])
+@pytest.mark.parametrize("eta", [0.0, 1.0, 3.0])
+def test_sequences_drawn_towards_x1_follow_the_path_at_every_step(name, steps, eta):
+    """A network that knows x1, drawn by events with thinning: xt has the law of the path at each t."""
+    flow = toys.Flow(toys.source(name), prediction=Plain())
+    x1, v, n = 1, flow.vocab.size, 3_000
+
+    def knows(xt, t):
+        logits = torch.full((*xt.shape, flow.vocab.data), -torch.inf)
+        logits[..., x1] = 0
+        return logits
+
+    run = generate(knows, flow, n=n, length=1, steps=steps, eta=eta, trajectory=True, seed=3)
+    for step in range(0, steps + 1, max(1, steps // 7)):
+        t = step / steps
+        seen = torch.bincount(run.at(t).flatten(), minlength=v).double() / n
+        law = (1 - t) * flow.source.token_probs()
+        law[x1] += t
+        assert ((seen - law).abs() <= 5 * (law * (1 - law) / n).sqrt() + 1e-12).all(), t
 
 
 def test_the_split_into_two_kernels_would_give_a_looser_bound():

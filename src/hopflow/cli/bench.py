@@ -1,17 +1,20 @@
 """hopflow bench: speed side by side with others, in one run."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .output import check_target, console, progress_line, write_json
-from .words import Debug, Json, Settings, batch_size, one_of, parse_settings, whole_number
+from .output import check_target, console, figures, progress_line, size, write_json
+from .words import Debug, Json, Settings, batch_size, one_of, parse_settings, row_length, whole_number, whole_numbers
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..bench.ot import Row as Solved
     from ..bench.pairs import Row as Hidden
+    from ..bench.sample import Case
+    from ..bench.sample import Row as Sampled
 
 app = typer.Typer(help="Measure speed side by side with others, in one run.")
 
@@ -37,21 +40,58 @@ def bench_ot(settings: Settings = None, json_file: Json = None, debug: Debug = F
     _show_hiding(hidden, console())
 
 
-def _show_solvers(rows: "list[Solved]", screen: "Console") -> None:
-    from rich import box
-    from rich.table import Table
+@app.command("sample")
+def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
+    """Time sampling by events and in random order beside a plain Euler loop over the whole vocabulary, in one run.
 
+    Settings: n=16, length=128, tokens=5000, size=tiny, steps=32,128,1024, source=all (or one of them), seed=0,
+    device=auto. On a GPU the defaults are n=512, tokens=50257, size=small. The plain loop is timed on six of its steps.
+    """
+    readers: dict[str, Callable[[str], Any]] = {
+        "n": batch_size,
+        "length": row_length,
+        "tokens": whole_number,
+        "size": str,
+        "steps": whole_numbers,
+        "source": one_of("all", "mask", "multimask", "bag_of_words", "uniform"),
+        "seed": whole_number,
+        "device": str,
+    }
+    chosen = parse_settings(settings or [], readers)
+    check_target(json_file)
+    from ..bench import sample
+    from ..training.devices import choose_device
+
+    device = choose_device(chosen.pop("device", "auto"))
+    if (only := chosen.pop("source", "all")) != "all":
+        chosen["sources"] = (only,)
+    case = sample.Case.on(device, **chosen)
+    with progress_line() as progress:
+        rows = sample.run(case, progress)
+    if json_file:
+        write_json(json_file, {"case": case.as_json(), "rows": [row.as_json() for row in rows]})
+    _show_sampling(case, rows, console())
+
+
+def _show_sampling(case: "Case", rows: "list[Sampled]", screen: "Console") -> None:
+    from ..bench import sample
+
+    faster = {id(row): ratio for row, ratio in sample.ratios(rows)}
+    title = f"{case.size} transformer, {case.tokens:,} tokens, {case.n} sequences of {case.length}, {case.device}"
+    columns = ("sequences/s", "calls a sequence", "as fast as plain", "peak memory", "steps timed")
+    table = figures(title, 2, "source", "sampler", "steps", *columns)
+    for row in rows:
+        ratio = f"{faster[id(row)]:.1f}x" if id(row) in faster else "1"
+        numbers = (f"{row.sequences_per_s:.4g}", f"{row.calls_per_sequence:.1f}", ratio, size(row.peak_bytes))
+        table.add_row(row.source, row.sampler, str(row.steps), *numbers, str(row.timed_steps))
+    screen.print(table)
+
+
+def _show_solvers(rows: "list[Solved]", screen: "Console") -> None:
+    columns = ("ms", "as fast as POT", "value", "marginal error", "gain")
     for case in dict.fromkeys(row.case for row in rows):
         here = [row for row in rows if row.case == case]
-        table = Table(
-            title=str(case),
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD if screen.is_terminal else None,
-            padding=(0, 2, 0, 0),
-        )
-        for name in ("solver", "device", "ms", "as fast as POT", "value", "marginal error", "gain"):
-            table.add_column(name, justify="left" if name in ("solver", "device") else "right", no_wrap=True)
+        table = figures(str(case), 2, "solver", "device", *columns)
         for row in here:
             peer = "pot_sinkhorn" if "sinkhorn" in row.solver else "pot_emd"
             theirs = [other.ms for other in here if other.solver == peer and other.device == row.device]
@@ -63,19 +103,10 @@ def _show_solvers(rows: "list[Solved]", screen: "Console") -> None:
 
 
 def _show_hiding(rows: "list[Hidden]", screen: "Console") -> None:
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(
-        title="hidden behind a 100 ms step, one worker",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD if screen.is_terminal else None,
-        padding=(0, 2, 0, 0),
-    )
-    for name in ("coupling", "n", "updates", "ms to solve", "slowdown", "of it waiting"):
-        table.add_column(name, justify="left" if name == "coupling" else "right", no_wrap=True)
+    columns = ("n", "updates", "ms to solve", "slowdown", "of it waiting")
+    table = figures("hidden behind a 100 ms step, one worker", 1, "coupling", *columns)
     for row in rows:
         waited = float(row["seconds_waited"]) / float(row["seconds_plain"])
         solved = f"{1000 * float(row['seconds_solved']):.0f}"

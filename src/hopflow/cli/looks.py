@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from .codes import ENVIRONMENT
-from .output import check_target, console, number, progress_line, write_json
+from .output import check_target, console, figures, number, progress_line, write_json
 from .words import Debug, Json, Settings, one_of, parse_settings, whole_number
 
 if TYPE_CHECKING:
@@ -50,21 +50,10 @@ def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = Fal
 
 
 def _show_rows(rows: "list[Row]", screen: "Console") -> None:
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     for analysis in dict.fromkeys(row.analysis for row in rows):
-        table = Table(
-            title=escape(f"{analysis} analysis"),
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE_HEAD if screen.is_terminal else None,
-            padding=(0, 2, 0, 0),
-        )
-        table.add_column("quantity", no_wrap=True)
-        table.add_column("paper", justify="right")
-        table.add_column("exact", justify="right", style="green")
+        table = figures(f"{analysis} analysis", 1, "quantity", "paper", "exact")
         for row in rows:
             if row.analysis == analysis:
                 table.add_row(escape(row.quantity), number(row.paper), number(row.exact))

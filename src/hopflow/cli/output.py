@@ -90,6 +90,24 @@ def table(*columns: str) -> "Table":
     return made
 
 
+def figures(title: str, names: int, *columns: str) -> "Table":
+    """A table of numbers under a title; the first columns hold names."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    made = Table(
+        title=escape(title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD if console().is_terminal else None,
+        padding=(0, 2, 0, 0),
+    )
+    for place, column in enumerate(columns):
+        made.add_column(column, justify="left" if place < names else "right", no_wrap=True)
+    return made
+
+
 def show_facts(facts: Mapping[str, Any]) -> None:
     """One fact a line: its name, its value."""
     from rich.text import Text

@@ -52,6 +52,11 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers between commas."""
+    return tuple(whole_number(part) for part in text.split(","))
+
+
 def batch_size(text: str) -> int:
     if not 1 <= whole_number(text) <= 1 << 15:
         raise ValueError("a number of rows from 1 to 32768 is expected, e.g. 512")

@@ -29,11 +29,8 @@ class Size:
         if isinstance(size, Size):
             return size
         if size not in SIZES:
-            hint = did_you_mean(str(size), SIZES)
-            raise ValueError(
-                f"there is no size {size!r}{hint and f'; {hint}'} Sizes: {', '.join(SIZES)}, "
-                f"or Size(layers, width, heads)"
-            )
+            hint = did_you_mean(str(size), SIZES) or f"sizes are {', '.join(SIZES)}, or Size(layers, width, heads)"
+            raise ValueError(f"there is no size {size!r}; {hint}")
         return SIZES[size]
 
 

@@ -1,0 +1,37 @@
+"""The Euler loop as common libraries write it: a velocity over the whole vocabulary, for every position, every step.
+
+It serves as the other side of `hopflow bench sample` and as nothing else: it knows no prediction but the plain one, and
+off the linear schedule its jump chances leave noise behind.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+
+from ..flow import Flow
+from ..network import Network, clock_dtype
+
+
+def plain_euler(
+    model: Network, flow: Flow, xt: Int[Tensor, "B L"], steps: int, which: Sequence[int], generator: torch.Generator
+) -> Int[Tensor, "B L"]:
+    """These of N equal steps: softmax, velocity k̇/(1-k)·(P - δ_xt), and a jump with chance 1 - e^(-h·outflow)."""
+    vocab = flow.vocab
+    for step in which:
+        t = torch.full((len(xt),), step / steps, dtype=torch.float64, device=xt.device)
+        k_dot, rest = flow.schedule.dk(t[:, None]), flow.schedule.rest(t[:, None])
+        p = pad(model(xt, t.to(clock_dtype(model))).float().softmax(-1), (0, vocab.masks))
+        here = one_hot(xt, vocab.size).to(p)
+        velocity = (k_dot / rest)[..., None].to(p) * (p - here)
+        rates = velocity * (1 - here)
+        outflow = rates.sum(-1)
+        jumps = torch.rand(xt.shape, generator=generator, device=xt.device) < 1 - torch.exp(-outflow / steps)
+        if step == steps - 1:
+            jumps = outflow > 0
+        rows = rates[jumps]
+        if len(rows):
+            xt = xt.masked_scatter(jumps, torch.multinomial(rows, 1, generator=generator)[:, 0])
+    return xt

@@ -1,0 +1,146 @@
+"""How long sampling takes: by events, in random order, and as a plain loop, in one run."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from ..flow import Flow
+from ..models import Transformer
+from ..network import resting
+from ..recipes.choices import kind_of
+from ..samplers import Euler, RandomOrder, Sampler
+from ..sampling import generate
+from ..sources import Source
+from .memory import Peak
+from .plain import plain_euler
+
+SOURCES = ("mask", "multimask", "bag_of_words", "uniform")
+TIMED = 6
+"""Steps of the plain loop that are timed, evenly spread over all of them."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is sampled: n sequences of a new transformer, which costs what a trained one does."""
+
+    n: int = 16
+    length: int = 128
+    tokens: int = 5_000
+    size: str = "tiny"
+    steps: tuple[int, ...] = (32, 128, 1024)
+    sources: tuple[str, ...] = SOURCES
+    seed: int = 0
+    device: torch.device = torch.device("cpu")
+
+    def __post_init__(self) -> None:
+        if self.tokens < 2 or not self.steps or min(self.steps) < 1:
+            raise ValueError(f"at least 2 tokens and 1 step are needed; got {self.tokens} and {self.steps}")
+
+    @classmethod
+    def on(cls, device: torch.device, **keys: Any) -> "Case":
+        """What suits a device: a laptop's size on a CPU, the paper's on a GPU."""
+        usual = {} if device.type == "cpu" else {"n": 512, "tokens": 50_257, "size": "small"}
+        return cls(**{**usual, **keys}, device=device)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "device": str(self.device)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sampler on one source; the plain loop's speed is that of `timed_steps` of its steps."""
+
+    source: str
+    steps: int
+    sampler: str
+    sequences_per_s: float
+    calls_per_sequence: float
+    peak_bytes: int
+    n: int
+    timed_steps: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(case: Case, progress: Callable[[str], None] = lambda text: None) -> list[Row]:
+    """Every sampler on every source and number of steps; RandomOrder where it exists, its steps are its calls."""
+    rows: list[Row] = []
+    for name in case.sources:
+        flow = Flow(source(name, case.tokens))
+        model = _network(case, flow)
+        with resting(model), _autocast(case.device):
+            _events(case, model, flow, Euler(2), name)  # kernels and caches warm up
+            for steps in case.steps:
+                progress(f"{name}, {steps} steps: by events")
+                rows.append(_events(case, model, flow, Euler(steps), name))
+                progress(f"{name}, {steps} steps: as a plain loop")
+                rows.append(_plain(case, model, flow, steps, name))
+            if flow.prediction.stays(flow.source):
+                progress(f"{name}, in random order")
+                rows.append(_events(case, model, flow, RandomOrder(), name))
+    return rows
+
+
+def source(name: str, tokens: int) -> Source:
+    """The source of this name; tokens are as frequent as words are, 1/rank."""
+    counts = (1e9 / torch.arange(1, tokens + 1)).long()
+    made: Source = kind_of("source", name).fit(counts)
+    return made
+
+
+def _network(case: Case, flow: Flow) -> Transformer:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(case.seed)
+        model = Transformer(flow.vocab, case.size)
+        torch.nn.init.normal_(model.head.weight, std=0.02)  # a new head predicts every token alike
+    return model.to(case.device).eval()
+
+
+def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: str) -> Row:
+    with Peak(case.device) as peak:
+        started = time.perf_counter()
+        out = generate(model, flow, n=case.n, length=case.length, sampler=sampler, seed=case.seed)
+        _finish(case.device)
+        seconds = time.perf_counter() - started
+    calls, steps = float(out.calls.double().mean()), out.steps or case.length
+    label = "euler" if isinstance(sampler, Euler) else "random_order"
+    return Row(name, steps, label, case.n / seconds, calls, peak.bytes, case.n, steps)
+
+
+def _plain(case: Case, model: Transformer, flow: Flow, steps: int, name: str) -> Row:
+    generator = torch.Generator(case.device).manual_seed(case.seed)
+    xt = flow.source.sample(case.n, case.length, generator=generator, device=case.device)
+    which = sorted({round(i) for i in torch.linspace(0, steps - 1, min(TIMED, steps)).tolist()})
+    plain_euler(model, flow, xt, steps, which[:1], generator)
+    with Peak(case.device) as peak:
+        started = time.perf_counter()
+        plain_euler(model, flow, xt, steps, which, generator)
+        _finish(case.device)
+        seconds = (time.perf_counter() - started) / len(which) * steps
+    return Row(name, steps, "plain_euler", case.n / seconds, float(steps), peak.bytes, case.n, len(which))
+
+
+def ratios(rows: list[Row]) -> Iterator[tuple[Row, float]]:
+    """Every row that is by events or in random order, and how many times faster than the plain loop it is.
+
+    Random order stands for continuous time and is set beside the plain loop with the most steps.
+    """
+    plain = {(row.source, row.steps): row for row in rows if row.sampler == "plain_euler"}
+    for row in rows:
+        if row.sampler != "plain_euler":
+            steps = row.steps if row.sampler == "euler" else max(s for name, s in plain if name == row.source)
+            yield row, row.sequences_per_s / plain[row.source, steps].sequences_per_s
+
+
+def _autocast(device: torch.device) -> AbstractContextManager[object]:
+    return torch.autocast(device.type, torch.bfloat16) if device.type == "cuda" else nullcontext()
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,121 @@
+"""`hopflow bench sample`: what it reports is right; how fast anything is, no test says."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hopflow import cli
+from hopflow.bench import sample
+from hopflow.bench.memory import Peak
+from hopflow.bench.plain import plain_euler
+from hopflow.flow import Flow
+from hopflow.predictions import Plain
+from hopflow.sources import Mask, Uniform
+from hopflow.vocab import Vocab
+
+CASE = sample.Case(n=2, length=8, tokens=40, steps=(1, 40))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return sample.run(CASE)
+
+
+@pytest.fixture
+def hopflow(monkeypatch, capsys):
+    def command(*arguments: str) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=end.value.code, out=out, err=err)
+
+    return command
+
+
+def test_every_sampler_runs_on_every_source_it_can(rows):
+    found = {(row.source, row.steps, row.sampler) for row in rows}
+    wanted = {(s, n, kind) for s in sample.SOURCES for n in (1, 40) for kind in ("euler", "plain_euler")}
+    assert found == wanted | {(s, 8, "random_order") for s in ("mask", "multimask")}
+
+
+def test_calls_are_counted_and_speeds_are_positive(rows):
+    for row in rows:
+        assert row.sequences_per_s > 0
+        assert row.peak_bytes >= 0
+        calls = {"plain_euler": row.steps, "random_order": 8}.get(row.sampler)
+        assert row.calls_per_sequence == calls if calls else row.calls_per_sequence <= row.steps
+        assert row.timed_steps == (min(row.steps, sample.TIMED) if row.sampler == "plain_euler" else row.steps)
+
+
+def test_ratios_set_each_row_beside_the_plain_loop_of_its_source(rows):
+    plain = {(row.source, row.steps): row.sequences_per_s for row in rows if row.sampler == "plain_euler"}
+    seen = 0
+    for row, ratio in sample.ratios(rows):
+        beside = plain[row.source, row.steps if row.sampler == "euler" else 40]
+        assert ratio == pytest.approx(row.sequences_per_s / beside)
+        seen += 1
+    assert seen == 10
+
+
+def test_the_plain_loop_draws_what_it_should_when_all_its_steps_are_taken():
+    law = torch.tensor([0.6, 0.3, 0.1])
+    for source in (Mask(Vocab(3, 1)), Uniform(Vocab(3))):
+        flow, g = Flow(source, prediction=Plain()), torch.Generator().manual_seed(0)
+        x0 = source.sample(4000, 2, generator=g)
+        x1 = plain_euler(lambda xt, t: law.log().expand(*xt.shape, 3), flow, x0, 200, range(200), g)
+        flow.vocab.check_data(x1)
+        seen = torch.bincount(x1.flatten(), minlength=3) / x1.numel()
+        assert torch.allclose(seen, law, atol=0.03)
+
+
+def test_peak_memory_sees_a_large_tensor():
+    with Peak(torch.device("cpu")) as peak:
+        held = torch.ones(30_000_000)
+        held += 1
+        for _ in range(3):
+            held.sum()
+    assert 100e6 < peak.bytes < 300e6
+
+
+def test_a_gpu_gets_the_papers_size():
+    assert sample.Case.on(torch.device("cuda"), n=7) == sample.Case(
+        n=7, tokens=50_257, size="small", device=torch.device("cuda")
+    )
+
+
+def test_the_command_prints_a_table_and_writes_json(hopflow, tmp_path):
+    file = tmp_path / "bench.json"
+    keys = ("n=2", "length=4", "tokens=9", "steps=2,3", "source=mask", "device=cpu", "seed=1")
+    ended = hopflow("bench", "sample", *keys, "--json", str(file))
+    assert ended.code == 0, ended.err
+    content = json.loads(file.read_text())
+    names = {"source", "steps", "sampler", "sequences_per_s", "calls_per_sequence", "peak_bytes"}
+    assert all(names <= row.keys() for row in content["rows"])
+    assert [(row["steps"], row["sampler"]) for row in content["rows"]] == [
+        (2, "euler"), (2, "plain_euler"), (3, "euler"), (3, "plain_euler"), (4, "random_order")
+    ]  # fmt: skip
+    assert "plain_euler" in ended.out
+    assert "as fast as plain" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("steps=0", "1 step"),
+        ("steps=", "whole number"),
+        ("steps=1,x", "whole number"),
+        ("tokens=1", "at least 2 tokens"),
+        ("size=huge", "no size 'huge'"),
+        ("source=maks", "did you mean 'mask'"),
+        ("n=0", "from 1"),
+        ("step=3", "did you mean 'steps'"),
+    ],
+)
+def test_a_wrong_setting_is_one_message(hopflow, word, message):
+    ended = hopflow("bench", "sample", word)
+    assert ended.code == 2
+    assert message in ended.err
