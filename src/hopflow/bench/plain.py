@@ -24,13 +24,12 @@ def plain_euler(
         t = torch.full((len(xt),), step / steps, dtype=torch.float64, device=xt.device)
         k_dot, rest = flow.schedule.dk(t[:, None]), flow.schedule.rest(t[:, None])
         p = pad(model(xt, t.to(clock_dtype(model))).float().softmax(-1), (0, vocab.masks))
+        if step == steps - 1:  # the end: data, whatever the velocity says
+            return torch.multinomial(p.flatten(0, 1), 1, generator=generator).view_as(xt)
         here = one_hot(xt, vocab.size).to(p)
         velocity = (k_dot / rest)[..., None].to(p) * (p - here)
         rates = velocity * (1 - here)
-        outflow = rates.sum(-1)
-        jumps = torch.rand(xt.shape, generator=generator, device=xt.device) < 1 - torch.exp(-outflow / steps)
-        if step == steps - 1:
-            jumps = outflow > 0
+        jumps = torch.rand(xt.shape, generator=generator, device=xt.device) < 1 - torch.exp(-rates.sum(-1) / steps)
         rows = rates[jumps]
         if len(rows):
             xt = xt.masked_scatter(jumps, torch.multinomial(rows, 1, generator=generator)[:, 0])
