@@ -172,7 +172,7 @@ class _Wave:
         silent = events.corrects & flow.prediction.stays(flow.source)
         self.turns = Turns(events, len(rows), silent)
         self.corrects = events.corrects[self.turns.order].numpy()
-        self.events = Events(*(getattr(events, f.name)[self.turns.order].to(run.device) for f in fields(Events)))
+        self.events = Events(*(self._sent(f.name, getattr(events, f.name)) for f in fields(Events)))
         self.rows, self.fixed, self.source = (x.to(run.device) for x in (rows, fixed, source))
         self.x0 = torch.where(self.fixed, prompt.to(run.device), self.source)
         self.tokens, self.redraws, self.changes = self.x0.clone(), torch.zeros_like(self.x0), torch.zeros_like(self.x0)
@@ -232,7 +232,7 @@ class _Wave:
     def _proposed(self, log_p: Tensor | None, before: Tensor, e: Events) -> tuple[Tensor, Tensor]:
         """A token of the source, accepted with chance 1 - ρP(xt).  theory.md (F_N)"""
         source = self.run.flow.source
-        fresh = source.at(e.token)
+        fresh = source.at(e.token).to(before.device)
         if log_p is None:  # of a mask P(xt) = 0
             return fresh, torch.ones_like(before, dtype=torch.bool)
         column = before.clamp(max=source.vocab.data - 1)[:, None]
@@ -246,9 +246,17 @@ class _Wave:
         for start in range(0, len(chosen), max(1, size)):
             yield chosen[start : start + max(1, size)]
 
+    def _sent(self, name: str, values: Tensor) -> Tensor:
+        """A column of the events, in order, on the device; mps has no float64, and tokens are not drawn from less."""
+        ordered, lacks = values[self.turns.order], self.run.device.type == "mps"
+        if lacks and name == "token":
+            return ordered
+        return (ordered.float() if lacks and ordered.is_floating_point() else ordered).to(self.run.device)
+
     def _events(self, which: Indices) -> Events:
         at = self._there(which)
-        return Events(*(getattr(self.events, f.name)[at] for f in fields(Events)))
+        columns = (getattr(self.events, f.name) for f in fields(Events))
+        return Events(*(column[at.to(column.device)] for column in columns))
 
     def _there(self, values: "np.ndarray") -> Tensor:
         return torch.from_numpy(values).to(self.run.device)

@@ -21,6 +21,8 @@ from .plain import plain_euler
 SOURCES = ("mask", "multimask", "bag_of_words", "uniform")
 TIMED = 6
 """Steps of the plain loop that are timed, evenly spread over all of them."""
+PLAIN = 1 << 30
+"""Numbers of one of the plain loop's (B, L, V) tensors, of which it holds about ten: fewer sequences at a time then."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: 
 
 def _plain(case: Case, model: Transformer, flow: Flow, steps: int, name: str) -> Row:
     generator = torch.Generator(case.device).manual_seed(case.seed)
-    xt = flow.source.sample(case.n, case.length, generator=generator, device=case.device)
+    n = max(1, min(case.n, PLAIN // (case.length * flow.vocab.size)))
+    xt = flow.source.sample(n, case.length, generator=generator, device=case.device)
     which = sorted({round(i) for i in torch.linspace(0, steps - 1, min(TIMED, steps)).tolist()})
     plain_euler(model, flow, xt, steps, which[:1], generator)
     with Peak(case.device) as peak:
@@ -122,7 +125,7 @@ def _plain(case: Case, model: Transformer, flow: Flow, steps: int, name: str) ->
         plain_euler(model, flow, xt, steps, which, generator)
         _finish(case.device)
         seconds = (time.perf_counter() - started) / len(which) * steps
-    return Row(name, steps, "plain_euler", case.n / seconds, float(steps), peak.bytes, case.n, len(which))
+    return Row(name, steps, "plain_euler", n / seconds, float(steps), peak.bytes, n, len(which))
 
 
 def ratios(rows: list[Row]) -> Iterator[tuple[Row, float]]:
