@@ -38,6 +38,8 @@ class Pretrained:
     flow: Flow | None
     tokenizer: Any
     recipe: dict[str, Any] | None
+    sha256: str
+    """Of the file of weights."""
 
 
 def save_pretrained(
@@ -110,7 +112,7 @@ def from_pretrained(
         device = device or next(model.parameters(), torch.empty(0)).device
     _check_vocab(_inside(model), flow)
     _fill(_inside(model), folder / weights, torch.device(device or "cpu"))
-    return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"])
+    return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], config["sha256"][weights])
 
 
 def _newest(folder: Path) -> Path:
