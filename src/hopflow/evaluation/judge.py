@@ -72,18 +72,21 @@ class Judge(ABC):
     def ids(self, texts: Sequence[str]) -> list[Tensor]:
         """The judge's own tokens. An end-of-text mark becomes its end-of-text token, where it has one."""
         end = self.tokenizer.end
-        documents = [text.split(END) if end is not None else [text] for text in texts]
+        documents = [[text] if end is None else text.split(END) for text in texts]
         encoded = iter(self.tokenizer.encode_all([part for parts in documents for part in parts]))
         rows = []
         for parts in documents:
             pieces = [torch.from_numpy(next(encoded).astype("int64")) for _ in parts]
-            marked = [piece for first in pieces for piece in (torch.tensor([end or 0]), first)]
-            rows.append(torch.cat(marked[1:]))
+            marked = [pieces[0], *(torch.cat([torch.tensor([end]), piece]) for piece in pieces[1:])]
+            rows.append(torch.cat(marked))
         return rows
 
     def speaks(self, tokenizer: Tokenizer) -> bool:
         """Whether ids of that tokenizer are ids of the judge's own."""
-        return tokenizer.sha256 == self.tokenizer.sha256 or _meanings(tokenizer) == _meanings(self.tokenizer)
+        meanings = _meanings(self.tokenizer)
+        if meanings is not None and _meanings(tokenizer) == meanings:
+            return True  # the same pieces, though another program wrote them down
+        return tokenizer.sha256 == self.tokenizer.sha256
 
     def score(self, texts: Sequence[str], progress: Progress | None = None) -> Score:
         """Of texts, by the tokens that the judge makes of them."""

@@ -111,8 +111,8 @@ def from_hub(name: str, wish: Wish, offline: bool, pulse: Pulse) -> Transformers
 
 def from_folder(folder: Path, wish: Wish, pulse: Pulse, **origin: str) -> TransformersJudge:
     """What `save_pretrained` of transformers wrote: config.json, tokenizer.json and safetensors."""
-    _needs("transformers")
     files = _checked(folder)
+    _needs("transformers")
     model, words = _read(folder, {}, {"use_safetensors": True}, pulse)
     return _judge(model, words, files, wish, pulse, {"name": str(folder), **origin})
 
