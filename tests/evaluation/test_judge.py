@@ -95,7 +95,7 @@ def test_small_batches_say_the_same(monkeypatch):
     judge, texts = Bigram(20, True), words(25, 60)
     whole = judge.score(texts).nats
     assert len(judge.seen) == 1
-    monkeypatch.setattr(judges, "BUDGET", 3 * 20 * LETTERS.size)
+    monkeypatch.setattr(judges, "BUDGET", 3 * 20 * judges.NARROW)
     assert torch.allclose(judge.score(texts).nats, whole)
     assert len(judge.seen) > 8
     assert all(rows * length <= 60 for rows, length in judge.seen[1:])
@@ -135,6 +135,9 @@ def test_an_end_of_text_mark_is_one_token_and_no_bytes():
     assert (int(score.tokens), int(score.bytes), int(score.characters)) == (6, 5, 5)
     assert float(score.nats) == pytest.approx(float(by_ids.nats))
     assert int(by_ids.bytes) == 5
+    first = Bigram(8, False).score([text, "<|endoftext|>ab"])  # the mark is a first token, too
+    assert first.tokens.tolist() == [5, 2]
+    assert first.bytes.tolist() == [4, 2]
 
 
 def test_bytes_and_characters_are_counted_apart():
@@ -183,10 +186,11 @@ def test_a_saved_network_is_a_judge_with_its_identity(tmp_path):
     assert judge.identity == {
         "kind": "hopflow causal",
         "name": str(tmp_path / "own"),
-        "sha256": hashlib.sha256(weights).hexdigest(),
+        "sha256": {"model.safetensors": hashlib.sha256(weights).hexdigest()},
         "tokenizer": "char",
         "tokenizer_sha256": LETTERS.sha256,
         "context": 32,
+        "windows": "consecutive, each token scored once",
         "opening": "a learned vector",
         "precision": "float32",
     }

@@ -8,7 +8,7 @@ import errno
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ..data import cache_folder
 from ..data.pulse import Progress, Pulse
@@ -27,7 +28,9 @@ from ..pretrained import CONFIG, from_pretrained
 from ..training.folder import CHECKPOINTS, is_run, read_recipe
 
 BUDGET = 1 << 27
-"""Logits that a batch may have: 512 MiB of float32."""
+"""Numbers that the logits of a batch may hold: 512 MiB of float32."""
+NARROW = 1 << 12
+"""What a token counts for at least: with a small vocabulary it is the network's features that need the memory."""
 NAMES = ("smollm2",)
 
 
@@ -51,7 +54,7 @@ class Judge(ABC):
     """A causal language model with its tokenizer.
 
     A text with more tokens than `context` is read in consecutive windows, and each of its tokens is scored once. Every
-    window opens as a text does; where nothing opens a text (`opened`), a window starts with the last token before it.
+    window opens as a text does; where nothing opens a text (not `opened`), it starts with the last token before it.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: int, opened: bool, device: torch.device) -> None:
@@ -90,60 +93,72 @@ class Judge(ABC):
 
     def score(self, texts: Sequence[str], progress: Progress | None = None) -> Score:
         """Of texts, by the tokens that the judge makes of them."""
-        return self._score(self.ids(texts), texts, Pulse(progress))
+        spoken = texts if self.tokenizer.end is None else [text.replace(END, "") for text in texts]
+        return self._score(self.ids(texts), spoken, Pulse(progress))
 
     def score_ids(self, rows: Sequence[Int[Tensor, " L"]], progress: Progress | None = None) -> Score:
         """Of token ids of the judge's own vocabulary, as they are."""
         rows = [row.long().cpu() for row in rows]
-        return self._score(rows, [self.tokenizer.decode(row.tolist()) for row in rows], Pulse(progress))
+        return self._score(rows, [self._spoken(row) for row in rows], Pulse(progress))
 
     def _score(self, rows: Sequence[Tensor], texts: Sequence[str], pulse: Pulse) -> Score:
-        first = [row[: 0 if self.opened else 1].tolist() for row in rows]  # what is not scored
-        unscored = [self._spoken(self.tokenizer.decode(ids)) for ids in first]
-        spoken = list(zip(map(self._spoken, texts), unscored, strict=True))
+        first = [row[: 0 if self.opened else 1] for row in rows]  # what is not scored
+        pairs = list(zip(texts, map(self._spoken, first), strict=True))
         return Score(
             self._total(rows, pulse),
             torch.tensor([len(row) - len(ids) for row, ids in zip(rows, first, strict=True)], dtype=torch.int64),
-            # a token that is a part of a character is shown as three bytes
-            torch.tensor([max(0, len(text.encode()) - len(part.encode())) for text, part in spoken], dtype=torch.int64),
-            torch.tensor([max(0, len(text) - len(part)) for text, part in spoken], dtype=torch.int64),
+            # not below 0: a token that is a part of a character is shown as three bytes
+            torch.tensor([max(0, len(text.encode()) - len(part.encode())) for text, part in pairs], dtype=torch.int64),
+            torch.tensor([max(0, len(text) - len(part)) for text, part in pairs], dtype=torch.int64),
         )
 
-    def _spoken(self, text: str) -> str:
-        """What of a text are words: not the mark that the judge reads as its end-of-text token."""
-        return text if self.tokenizer.end is None else text.replace(END, "")
+    def _spoken(self, ids: Int[Tensor, " L"]) -> str:
+        """The text of ids, without marks of its end."""
+        return self.tokenizer.decode([i for i in ids.tolist() if i != self.tokenizer.end])
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """The part of the identity that every kind has."""
+        return {
+            "tokenizer": self.tokenizer.name,
+            "tokenizer_sha256": self.tokenizer.sha256,
+            "context": self.context,
+            "windows": "consecutive, each token scored once",
+        }
 
     def _total(self, rows: Sequence[Tensor], pulse: Pulse) -> Float[Tensor, " n"]:
-        """The nats of each row, all its windows together; windows of like length share a batch."""
+        """The nats of each row, all its windows together."""
         total = torch.zeros(len(rows), dtype=torch.float64)
-        again = 0 if self.opened else 1  # tokens that a window shares with the one before
+        windows, done = self._windows(rows), 0
+        with pulse.meanwhile(lambda: f"judged {done:,} of {len(windows):,} windows"):
+            for batch in self._batches(windows):
+                texts, pieces = zip(*batch, strict=True)
+                lengths = torch.tensor([len(piece) for piece in pieces], device=self.device)
+                x = pad_sequence(list(pieces), batch_first=True)  # at the right, where no token sees it
+                total.index_add_(0, torch.tensor(texts), self._nats(x.to(self.device), lengths).double().cpu())
+                done += len(batch)
+        return total
+
+    def _windows(self, rows: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
+        """Of which row, and its tokens; the shortest first, so that little is padded."""
+        shared = 0 if self.opened else 1  # tokens that a window has in common with the one before
         windows = [
             (text, row[start : start + self.context])
             for text, row in enumerate(rows)
-            for start in range(0, len(row) - again, self.context - again)
+            for start in range(0, len(row) - shared, self.context - shared)
         ]
-        windows.sort(key=lambda window: len(window[1]))
-        done = 0
-        while done < len(windows):
-            # the first of those left is the shortest: count with the longest that a batch of so many would hold
-            size = self._fitting(windows, done)
-            texts, pieces = zip(*windows[done : done + size], strict=True)
-            lengths = torch.tensor([len(piece) for piece in pieces], device=self.device)
-            x = torch.nn.utils.rnn.pad_sequence(list(pieces), batch_first=True)  # at the right, where nothing sees it
-            nats = self._nats(x.to(self.device), lengths).double().cpu()
-            total.index_add_(0, torch.tensor(texts), nats)
-            done += size
-            pulse.beat(lambda: f"judged {done:,} of {len(windows):,} windows")  # noqa: B023
-        return total
+        return sorted(windows, key=lambda window: len(window[1]))
 
-    def _fitting(self, windows: Sequence[tuple[int, Tensor]], start: int) -> int:
-        """How many windows from `start` on fit into one batch of padded logits."""
-        size = 1
-        while start + size < len(windows):
-            if (size + 1) * len(windows[start + size][1]) * self.tokenizer.size > BUDGET:
-                break
-            size += 1
-        return size
+    def _batches(self, windows: Sequence[tuple[int, Tensor]]) -> Iterator[list[tuple[int, Tensor]]]:
+        """As many windows at once as the budget allows, counted at the length of the longest."""
+        batch: list[tuple[int, Tensor]] = []
+        for window in windows:
+            if batch and (len(batch) + 1) * len(window[1]) * max(self.tokenizer.size, NARROW) > BUDGET:
+                yield batch
+                batch = []
+            batch.append(window)
+        if batch:
+            yield batch
 
 
 class CausalJudge(Judge):
@@ -178,11 +193,9 @@ class CausalJudge(Judge):
     def identity(self) -> dict[str, Any]:
         return {
             "kind": "hopflow causal",
-            "name": self.origin.get("name"),
-            "sha256": self.origin.get("sha256"),
-            "tokenizer": self.tokenizer.name,
-            "tokenizer_sha256": self.tokenizer.sha256,
-            "context": self.context,
+            "name": self.origin.get("name", "a network in memory"),
+            "sha256": self.origin.get("sha256", {}),
+            **self.protocol,
             "opening": "a learned vector",
             "precision": str(self.model.start.dtype).removeprefix("torch."),
         }

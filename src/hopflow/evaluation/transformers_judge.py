@@ -53,9 +53,7 @@ class TransformersJudge(Judge):
         return {
             "kind": "transformers",
             **self.origin,
-            "tokenizer": self.tokenizer.name,
-            "tokenizer_sha256": self.tokenizer.sha256,
-            "context": self.context,
+            **self.protocol,
             "opening": list(self.opening),
             "precision": str(self.model.dtype).removeprefix("torch."),
         }
