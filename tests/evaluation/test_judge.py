@@ -305,6 +305,14 @@ def test_weights_in_a_pickle_are_refused_and_never_read(tmp_path, name):
     assert not (tmp_path / "canary").exists()
 
 
+def test_an_adapter_is_refused_since_its_model_is_elsewhere(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "some/where"}')
+    with pytest.raises(ValueError, match="is an adapter: merge it"):
+        hf.judge(tmp_path)
+
+
 @pytest.mark.parametrize(
     "config",
     [

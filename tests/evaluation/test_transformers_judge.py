@@ -226,8 +226,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path, bpe):
         "bpe:340", "", iter([Piece(TALE + "And then there was more to tell of it, too. " * 5, True)]), Pulse(None)
     )
     (folder / "tokenizer.json").write_text(larger.definition)
-    size = larger.size
-    with pytest.raises(ValueError, match=f"the tokenizer has {size} tokens, the model knows"):
+    with pytest.raises(ValueError, match=r"the tokenizer has 3\d\d tokens, the model knows 29\d"):
         hf.judge(folder)
 
 
