@@ -235,6 +235,26 @@ def test_logits_at_the_positions_that_move_are_those_of_the_whole_network():
     assert torch.equal(fast.tokens, whole.tokens)
 
 
+@pytest.mark.parametrize("split", [True, False], ids=["trunk and head", "a plain function"])
+def test_a_compiled_network_is_shown_one_number_of_rows_and_draws_the_same(split, monkeypatch):
+    shapes = set()
+
+    def compiled(body, dynamic):
+        def run(xt, t):
+            shapes.add(tuple(xt.shape))
+            return body(xt, t)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compiled)  # the compiler itself takes a minute
+    net = transformer()
+    asked = net if split else lambda xt, t: net(xt, t)
+    how = {"n": 10, "length": 8, "steps": 16, "seed": 3, "batch": 4}
+    run = generate(asked, Flow(MultiMask(net.vocab)), compile=True, **how)
+    assert shapes == {(4, 8)}
+    assert torch.equal(run.tokens, generate(asked, Flow(MultiMask(net.vocab)), **how).tokens)
+
+
 def test_a_network_is_asked_only_for_sequences_that_move_and_its_head_only_where_they_do():
     seen, rows = [], []
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .draws import Draws as Draws
     from .draws import Forced as Forced
     from .estimate import Estimate as Estimate
+    from .evaluation.generative import generative_perplexity as generative_perplexity
+    from .evaluation.judge import judge as judge
     from .filters import Filter as Filter
     from .flow import Flow as Flow
     from .generation import HOLE as HOLE
@@ -143,6 +145,8 @@ _HOME = {
     "coupled_bound": "bounds",
     "coupled_number": "bounds",
     "literal_second_bound": "bounds",
+    "judge": "evaluation.judge",
+    "generative_perplexity": "evaluation.generative",
     "train": "training.loop",
     "Run": "training.loop",
     "Settings": "training.settings",

@@ -58,13 +58,16 @@ class Reader:
     and for a prompt noise in its place. Logits are then dropped + g·(given - dropped).
     """
 
-    def __init__(self, model: Network, vocab: Vocab, guidance: float = 1.0) -> None:
+    def __init__(self, model: Network, vocab: Vocab, guidance: float = 1.0, compile: bool = False) -> None:
         if not math.isfinite(guidance):
             raise ValueError(f"guidance is a factor, 1 for none; got {guidance}")
         self.model, self.vocab, self.guidance = model, vocab, guidance
         self.calls = 1 if guidance == 1 else 2
         """Network calls each time it is read."""
         self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
+        body = getattr(model, "features", None) if self._split else model
+        self._body: Any = torch.compile(body, dynamic=False) if compile else body
+        self._compiled, self._most = compile, 0
 
     def batch(self, length: int, device: torch.device) -> int:
         """Sequences to show it at once: many tokens, but where it gives full logits no more than memory holds."""
@@ -88,13 +91,17 @@ class Reader:
 
         return guided
 
-    def _rows(self, xt: Tensor, t: Tensor, *more: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def _rows(self, *inputs: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         model: Any = self.model
+        if self._compiled:  # for one number of rows: the last, smaller batches are filled up
+            self._most = max(self._most, len(inputs[0]))
+            missing = self._most - len(inputs[0])
+            inputs = tuple(torch.cat([x, x[:1].expand(missing, *x.shape[1:])]) for x in inputs)
         if not self._split:
-            logits = model(xt, t, *more)
+            logits = self._body(*inputs)
             self.vocab.check_logits(logits)
             return lambda row, position: logits[row, position]
-        features = model.features(xt, t, *more)
+        features = self._body(*inputs)
         weights = next(model.parameters(), features).dtype
 
         def rows(row: Tensor, position: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ class Pretrained:
     flow: Flow | None
     tokenizer: Any
     recipe: dict[str, Any] | None
+    sha256: dict[str, str]
+    """Of the file of weights, by its name."""
 
 
 def save_pretrained(
@@ -110,7 +112,8 @@ def from_pretrained(
         device = device or next(model.parameters(), torch.empty(0)).device
     _check_vocab(_inside(model), flow)
     _fill(_inside(model), folder / weights, torch.device(device or "cpu"))
-    return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"])
+    sha256 = {weights: config["sha256"][weights]}
+    return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256)
 
 
 def _newest(folder: Path) -> Path:

