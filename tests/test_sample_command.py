@@ -21,8 +21,10 @@ from hopflow import cli
 from hopflow.cli import drawing, drawn, sampling_log, saved
 from hopflow.cli import watch as watching
 from hopflow.cli.drawn import Drawn
+from hopflow.cli.how import READERS, how
 from hopflow.cli.output import harmless
 from hopflow.cli.watch import HOPPING, NOISE, PROMPT, SETTLED, Replay, watch
+from hopflow.cli.words import parse_settings
 from hopflow.data.reading import Tally, read
 from hopflow.data.tokenizers import END, Characters
 
@@ -204,6 +206,13 @@ def test_the_sampler_is_the_one_that_was_asked_for(hopflow, tmp_path, words, lab
     assert (row["sampler"], row["steps"]) == (label, steps)
     if steps is None:
         assert row["calls"] == (LENGTH if len(words) == 1 else LENGTH / 4)
+
+
+def test_what_generate_takes_is_passed_on():
+    words = ["eta=0.5", "seed=3", "batch=2", "compile=true", "top_p=0.5", "draw=gumbel32", "steps=3"]
+    told = how(parse_settings(words, READERS))
+    passed = {"eta": 0.5, "seed": 3, "batch": 2, "compile": True, "top_p": 0.5}
+    assert told == {**passed, "draw": hf.gumbel32, "sampler": hf.Euler(3)}
 
 
 def test_bf16_is_labelled(hopflow, tmp_path):

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 END = "<|endoftext|>"
 """Closes a document in a text file, as hopflow reads them; a test holds it equal to the reader's."""
-UNITS = {"calls": "network calls per sequence", "jumps": "jumps per sequence", "redraws": "redraws per sequence"}
+UNITS = {
+    "calls": "network calls per sequence",
+    "jumps": "jumps per sequence",
+    "redraws": "redraws per sequence",
+    "sequences_per_s": "sequences per second",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +55,7 @@ class Drawn:
         return cls(
             out.text(saved.tokenizer, chosen.get("cut", False)),
             [row.tolist() for row in out.rows()],
-            {"calls": out.calls, "jumps": out.jumps, "redraws": out.redraws.sum(1)},
+            {"calls": out.calls.cpu(), "jumps": out.jumps.cpu(), "redraws": out.redraws.sum(1).cpu()},
             {
                 "sampler": out.sampler.label,
                 "steps": out.steps,
@@ -71,7 +76,7 @@ class Drawn:
 
     def lines(self) -> list[str]:
         """One JSON object for each sequence."""
-        counts = {name: [int(value) for value in values] for name, values in self.counts.items()}
+        counts = {name: values.long().tolist() for name, values in self.counts.items()}
         rows = []
         for index, (text, tokens) in enumerate(zip(self.texts, self.tokens, strict=True)):
             asked = self.prompts[index] if self.prompts else {}
@@ -90,17 +95,15 @@ class Drawn:
     def as_json(self) -> dict[str, Any]:
         """The numbers, in rows like all of hopflow's, below what they belong to."""
         saved, n = self.saved, len(self.texts)
+        run = {"run": str(saved.folder), "recipe_hash": saved.recipe_hash}
         beside = {"n": n, "is_bound": False, "eta": self.how.get("eta"), "steps": self.how.get("steps")}
-        beside |= {"dtype": saved.dtype, "recipe_hash": saved.recipe_hash}
-        rate = ("sequences_per_s", (n / self.seconds, None))
         rows = [
-            {"run": str(saved.folder), "set": None, "quantity": name, "value": value, "stderr": error, **unit, **beside}
-            for name, (value, error) in [*self.estimates().items(), rate]
-            for unit in [{"unit": UNITS.get(name, "sequences per second")}]
+            {"quantity": name, "value": value, "stderr": error, "unit": UNITS[name], "set": None, "dtype": saved.dtype}
+            for name, (value, error) in {**self.estimates(), "sequences_per_s": (n / self.seconds, None)}.items()
         ]
-        facts = {"run": str(saved.folder), "recipe_hash": saved.recipe_hash, "n": n}
-        facts |= dict(zip(("shortest", "longest"), self._lengths(), strict=True))
-        return {**facts, **self.how, "device": str(saved.device), "seconds": self.seconds, "rows": rows}
+        shortest, longest = self._lengths()
+        facts = {"n": n, "shortest": shortest, "longest": longest, "device": str(saved.device), "seconds": self.seconds}
+        return {**run, **facts, **self.how, "rows": [{**run, **row, **beside} for row in rows]}
 
     def summary(self) -> dict[str, str]:
         """What is said at the end, every number with its error and what it depends on."""

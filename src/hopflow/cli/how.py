@@ -38,12 +38,13 @@ READERS: dict[str, Callable[[str], Any]] = {
     "draw": one_of("categorical", "gumbel32"),
     "cut": truth,
     "batch": at_least_one,
+    "compile": truth,
     "device": str,
     "precision": one_of("auto", "float32", "bf16"),
 }
 CAUSAL = ("n", "length", "seed", "temperature", "cut", "device")
 """Of these, what a causal network knows, which draws one token after the other."""
-PASSED = ("eta", "temperature", "top_k", "top_p", "min_p", "seed", "batch", "guidance")
+PASSED = ("eta", "temperature", "top_k", "top_p", "min_p", "seed", "batch", "compile", "guidance")
 """What `generate` takes as it is."""
 
 

@@ -23,7 +23,7 @@ def sample(
     steps=32  eta=0  grid=even (or cosine, or times: 0,0.3,1)
     sampler=euler (or random_order, with per_call=1)
     temperature=1  top_k  top_p  min_p  draw=categorical (or gumbel32)
-    batch  device=auto  precision=auto (or float32, bf16)
+    batch  compile=false  device=auto  precision=auto (or float32, bf16)
     """
     chosen = parse_settings(settings or [], READERS)
     check_out(out)
