@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench, config, data, demo, looks, reproduce, train
+from . import bench, config, data, demo, infill, looks, reproduce, sample, train
 from .codes import BUG, ENVIRONMENT, INTERRUPTED, OK, USER
 
 # mistakes in a file name that the user typed; every other OSError is the machine's doing
@@ -32,6 +32,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(train.train)
+app.command()(sample.sample)
+app.command()(infill.infill)
 app.command()(demo.demo)
 app.command("list")(config.list_recipes)
 app.add_typer(config.app, name="config")
