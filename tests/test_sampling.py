@@ -200,6 +200,7 @@ def test_where_data_stays_every_position_hops_exactly_once(source):
     flow = Flow(source)
     run = generate(random_network(flow), flow, n=500, length=L, steps=8, eta=1.0, seed=1)
     assert (run.changes >= 1).all()
+    assert (run.calls <= L).all()  # masks change places without the network
     still = generate(random_network(flow), flow, n=500, length=L, steps=8, seed=1)
     assert (still.changes == 1).all()
 
