@@ -16,7 +16,7 @@ from .couplings import Coupling, Independent
 from .draws import Count, Draw, Draws, Forced, stratified
 from .estimate import Estimate
 from .flow import Flow
-from .integrals import Integral, LastStep, LiteralSecond, Proposal, Rates, Steps
+from .integrals import Integral, LastStep, LiteralSecond, Precise, Proposal, Rates, Steps
 from .network import Network, clock_dtype, resting
 from .paths import PathSample
 from .predictions import Evidence
@@ -70,13 +70,7 @@ def nll_bound(
         raise ValueError(
             "the unigram control variate has a known mean only for eta=1 in continuous time (no steps, no end)"
         )
-    countable = steps is None and end == 0 and _countable(flow)
-    if isinstance(by, Count) and not countable:
-        raise ValueError(
-            "Count needs a disjoint source under Carry or Evidence, one schedule for all positions, and continuous "
-            "time to its end (no steps, no end); use Forced()"
-        )
-    by = by or (Count() if countable else _forced(flow))
+    by = _chosen(by, flow, countable=steps is None and end == 0 and _countable(flow))
     integral: Integral = Rates(flow.schedule, eta, end) if steps is None else Steps(flow.schedule, steps, eta)
     parts = [(integral, by)]
     if end > 0:
@@ -177,9 +171,47 @@ def literal_second_bound(
     return run.estimate(x1, parts, quantity="literal_second", eta=0.0, is_bound=True)
 
 
+def precise_perplexity(
+    model: Network,
+    flow: Flow,
+    x1: Int[Tensor, "n L"],
+    *,
+    draws: int = 16,
+    by: Draws | None = None,
+    unigram: Float[Tensor, " Vd"] | None = None,
+    seed: int = 0,
+    batch: int = 64,
+    characters: float | None = None,
+) -> Estimate:
+    """`precise`: -log p_θ(x1) at η = 0, with the ratios of p_θ that the network implies in place of the true ones.
+
+    Theorem A.2 [precise-perplexity-theorem], given x1 alone; theory.md (P). Exact for a network whose logits ignore
+    the context or know the truth; otherwise an approximation on neither side of the truth, *not* a bound. With a
+    disjoint source it is b0, draw by draw.
+    """
+    if not flow.prediction.settles(flow.source):
+        raise ValueError(
+            f"the precise perplexity is infinite under {type(flow.prediction).__name__} with "
+            f"{type(flow.source).__name__}, as b0 is; it needs prediction=Evidence()."
+        )
+    run = _Run(model, flow, draws, seed, batch, unigram)
+    parts: list[tuple[Integral, Draws]] = [(Precise(flow.schedule), _chosen(by, flow, countable=_countable(flow)))]
+    return run.estimate(x1, parts, quantity="precise", eta=0.0, is_bound=False, characters=characters)
+
+
 def _countable(flow: Flow) -> bool:
     """Only first redraws count, and all positions share a clock: the count estimator is right, and the best."""
     return flow.prediction.stays(flow.source) and not isinstance(flow.schedule, Positional)
+
+
+def _chosen(by: Draws | None, flow: Flow, countable: bool) -> Draws:
+    """The draws asked for, or the best there are."""
+    if isinstance(by, Count) and not countable:
+        raise ValueError(
+            "Count needs a disjoint source under Carry or Evidence, one schedule for all positions, and continuous "
+            "time to its end (no steps, no end); use Forced()"
+        )
+    return by or (Count() if countable else _forced(flow))
 
 
 def _forced(flow: Flow) -> Forced:
