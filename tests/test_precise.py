@@ -123,7 +123,7 @@ def test_a_target_that_underflows_has_a_finite_price(name):
         for d in (torch.float32, torch.float64)
     )
     assert narrow.nats == pytest.approx(wide.nats, rel=1e-4)
-    assert narrow.nats > 50  # of 241: a data token costs until 1-k = e^-120, where no point is drawn
+    assert narrow.nats > 30  # of 241: a data token costs until 1-k = e^-120, where no point is drawn
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)
