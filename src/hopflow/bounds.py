@@ -48,7 +48,7 @@ def nll_bound(
     """An upper bound on -log p_θ(x1), p_θ the law of samples drawn with this η: `b0`, `b1`; with steps=N `bn`.
 
     theory.md (B) and (B_N). end=δ stops the continuous sampler at 1-k = δ, where it redraws every position once.
-    `unigram`, the token counts or frequencies, is a control variate for b1. `draws` is the number of points per
+    `unigram`, the token counts or frequencies, is one more control variate for b1. `draws` is the number of points per
     sequence, in 2 or more replicates that the error comes from (16 in all, so that one sequence alone gets 16), and
     `by` how they are drawn.
     """
