@@ -312,6 +312,14 @@ def test_a_target_that_underflows_has_a_finite_price(name):
     assert narrow.nats > 100
 
 
+@pytest.mark.parametrize("name", toys.SOURCES)
+def test_what_the_network_calls_impossible_has_an_infinite_bound(name):
+    logits = torch.tensor([0.0, 0.0, -math.inf])
+    x1 = torch.tensor([[0, 2]]).repeat(64, 1)
+    estimate = nll_bound(lambda xt, t: logits.expand(*xt.shape, 3), Flow(toys.source(name)), x1)
+    assert estimate.nats == math.inf
+
+
 def test_a_token_the_source_never_draws_has_no_kappa_bound():
     flow = Flow(BagOfWords(Vocab(3), (0.5, 0.5, 0.0)))
     with pytest.raises(ValueError, match="smooth"):

@@ -92,3 +92,9 @@ def test_too_few_draws_are_left_as_they_are_and_dead_columns_are_not_used():
     values, columns = noisy(400, 4)
     dead = torch.full_like(columns[..., :1], 3.0) + 1e-14 * columns[..., :1]
     torch.testing.assert_close(without(values, torch.cat([dead, columns], -1)), without(values, columns))
+
+
+def test_an_infinite_value_stays_infinite():
+    values, columns = noisy(64, 5)
+    values[3, 0, 0] = torch.inf
+    assert torch.equal(without(values, columns), values)

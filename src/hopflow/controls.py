@@ -56,6 +56,8 @@ def hardness(
 
 def without(values: Float[Tensor, "n R S"], columns: Float[Tensor, "n R S C"]) -> Float[Tensor, "n R S"]:
     """The values less the columns, by coefficients from the other half; of few draws, less the first columns only."""
+    if not bool(values.isfinite().all()):
+        return values  # what is infinite stays infinite
     n, replicates, strata, _ = columns.shape
     # what differs between the replicates of a sequence, stratum by stratum, is the noise and nothing else
     noise, of = values - values.mean(1, keepdim=True), columns - columns.mean(1, keepdim=True)

@@ -7,7 +7,6 @@ import torch
 
 import toys
 from hopflow import exact
-from hopflow.draws import Forced
 from hopflow.evaluation.tightness import bigram, train
 from hopflow.evaluation.variance import Noise, compare, measure, usual
 from hopflow.exact import Space
@@ -30,17 +29,18 @@ def sequences(flow: exact.Oracle, n: int) -> torch.Tensor:
     return flow.space.data[torch.multinomial(flow.q, n, replacement=True, generator=toys.generator(0))]
 
 
-@pytest.mark.parametrize("eta", [0.0, 1.0])
-def test_a_trained_network_needs_a_third_of_the_calls_for_the_same_draw_noise(trained, eta):
-    x1 = sequences(trained, 64)
-    first, default = compare(trained.model, trained.flow, x1, eta=eta, ways={"default": {}}, repeats=12, batch=4096)
-    share, error = default.share(of=first)
-    assert share < 1 / 3
-    assert error < share
-    assert (first.estimator, first.calls, default.calls) == ("usual", 1, 16)
-    target = float(exact.bound(trained, eta=eta)[Space(Vocab(V), L).ids(x1)].mean())
-    for noise in (first, default):
-        assert abs(noise.nats - target) < 5 * noise.stderr  # five: the usual one's error is not to be trusted
+def test_a_trained_network_needs_a_third_of_the_calls_for_the_same_draw_noise(trained):
+    x1 = sequences(trained, 48)
+    for eta in (0.0,) if trained.flow.source.disjoint else (0.0, 1.0):  # a disjoint source has one bound for all η
+        ways = {"default": {}}
+        first, default = compare(trained.model, trained.flow, x1, eta=eta, ways=ways, repeats=10, batch=4096)
+        share, error = default.share(of=first)
+        assert share < 1 / 3
+        assert error < share
+        assert (first.estimator, first.calls, default.calls) == ("usual", 1, 16)
+        target = float(exact.bound(trained, eta=eta)[Space(Vocab(V), L).ids(x1)].mean())
+        for noise in (first, default):
+            assert abs(noise.nats - target) < 5 * noise.stderr  # five: the usual one's error is not to be trusted
 
 
 def test_times_of_the_usual_estimator_are_one_in_each_part():
@@ -71,10 +71,3 @@ def test_the_scatter_of_repeats_is_measured_in_blocks():
 def test_one_block_has_no_spread():
     with pytest.raises(ValueError, match="2 repeats and its spread 2 blocks"):
         measure("one", lambda seed: (0.0, 1), blocks=1)
-
-
-def test_uniform_times_are_worse_than_forced_noise(trained):
-    x1 = sequences(trained, 64)
-    ways = {"uniform": {"by": Forced(0.0, late=0.0, grade=1.0)}, "forced": {"by": Forced()}}
-    _, uniform, forced = compare(trained.model, trained.flow, x1, ways=ways, repeats=12, blocks=4, batch=4096)
-    assert forced.share(of=uniform)[0] < 1
