@@ -14,7 +14,10 @@ LAYERS = (
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),
     ("flow",),
-    ("draws", "estimate", "samplers", "turns", "generation", "sampling", "integrals", "bounds", "exact", "storage"),
+    (
+        *("draws", "controls", "estimate", "integrals", "bounds", "exact", "storage"),
+        *("samplers", "turns", "generation", "sampling"),
+    ),
     ("models", "data", "prompts"),
     ("pretrained",),
     ("training", "evaluation"),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .bounds import kappa_bound as kappa_bound
     from .bounds import literal_second_bound as literal_second_bound
     from .bounds import nll_bound as nll_bound
+    from .bounds import precise_perplexity as precise_perplexity
     from .categorical import gumbel32 as gumbel32
     from .costs import Cost as Cost
     from .costs import Hamming as Hamming
@@ -147,6 +148,7 @@ _HOME = {
     "coupled_bound": "bounds",
     "coupled_number": "bounds",
     "literal_second_bound": "bounds",
+    "precise_perplexity": "bounds",
     "judge": "evaluation.judge",
     "generative_perplexity": "evaluation.generative",
     "train": "training.loop",
