@@ -58,7 +58,6 @@ class Filter:
         ordered, order = log_p.sort(stable=True, dim=1, descending=True)
         p = ordered.exp()
         above = p.cumsum(1) - p  # the probability of all likelier tokens
-        above[:, 0] = 0
         return torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, above < self.top_p)
 
     def _near(self, log_p: Float[Tensor, "n V"]) -> Bool[Tensor, "n V"] | None:
