@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .bounds import nll_bound as nll_bound
     from .categorical import gumbel32 as gumbel32
     from .costs import Cost as Cost
+    from .costs import Embedding as Embedding
     from .costs import Hamming as Hamming
     from .costs import OneStepLikelihood as OneStepLikelihood
     from .costs import SequenceCost as SequenceCost
@@ -35,6 +36,8 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .estimate import Estimate as Estimate
     from .evaluation.generative import generative_perplexity as generative_perplexity
     from .evaluation.judge import judge as judge
+    from .evaluation.transport import jumps as jumps
+    from .evaluation.transport import transport_costs as transport_costs
     from .filters import Filter as Filter
     from .flow import Flow as Flow
     from .generation import HOLE as HOLE
@@ -107,6 +110,7 @@ _HOME = {
     "Cost": "costs",
     "Hamming": "costs",
     "SquaredEmbedding": "costs",
+    "Embedding": "costs",
     "TokenMatrix": "costs",
     "OneStepLikelihood": "costs",
     "Pick": "picks",
@@ -147,6 +151,8 @@ _HOME = {
     "literal_second_bound": "bounds",
     "judge": "evaluation.judge",
     "generative_perplexity": "evaluation.generative",
+    "jumps": "evaluation.transport",
+    "transport_costs": "evaluation.transport",
     "train": "training.loop",
     "Run": "training.loop",
     "Settings": "training.settings",
