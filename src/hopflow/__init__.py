@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .estimate import Estimate as Estimate
     from .evaluation.generative import generative_perplexity as generative_perplexity
     from .evaluation.judge import judge as judge
+    from .evaluation.rows import Row as Row
+    from .evaluation.suite import evaluate as evaluate
     from .filters import Filter as Filter
     from .flow import Flow as Flow
     from .generation import HOLE as HOLE
@@ -147,6 +149,8 @@ _HOME = {
     "literal_second_bound": "bounds",
     "judge": "evaluation.judge",
     "generative_perplexity": "evaluation.generative",
+    "Row": "evaluation.rows",
+    "evaluate": "evaluation.suite",
     "train": "training.loop",
     "Run": "training.loop",
     "Settings": "training.settings",
