@@ -356,6 +356,22 @@ def test_under_autocast_the_head_keeps_the_digits_of_its_weights():
     assert kinds == {(torch.float32, torch.float32)}
 
 
+def test_full_logits_of_a_large_vocabulary_are_asked_for_in_small_batches():
+    shown = []
+
+    def network(xt, t):
+        shown.append(len(xt))
+        return torch.zeros(*xt.shape, 50_000)
+
+    infill(
+        network,
+        Flow(Mask(Vocab(50_000, 1))),
+        torch.full((40, 128), HOLE).index_fill(1, torch.arange(1, 128), 0),
+        steps=1,
+    )
+    assert max(shown) * 128 * 50_000 <= 1 << 27
+
+
 # infilling
 
 
@@ -526,6 +542,20 @@ def test_progress_counts_sequences_up_to_all_of_them():
 def test_what_cannot_be_drawn_is_refused(how, message):
     with pytest.raises(ValueError, match=message):
         generate(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), **({"n": 2, "length": 2} | how))
+
+
+def test_a_word_that_is_not_known_is_refused_with_the_nearest_one():
+    with pytest.raises(ValueError, match="did you mean 'temperature'"):
+        generate(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), n=1, length=1, temprature=2.0)
+
+
+def test_none_leaves_a_choice_as_it_is():
+    flow = Flow(Uniform(Vocab(3)))
+    said, unsaid = (
+        generate(random_network(flow), flow, n=3, length=L, **how)
+        for how in ({"steps": None, "sampler": None, "batch": None, "device": None, "eta": None}, {})
+    )
+    assert torch.equal(said.tokens, unsaid.tokens)
 
 
 @pytest.mark.parametrize(

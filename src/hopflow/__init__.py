@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .estimate import Estimate as Estimate
     from .evaluation.generative import generative_perplexity as generative_perplexity
     from .evaluation.judge import judge as judge
+    from .evaluation.rows import Row as Row
+    from .evaluation.suite import evaluate as evaluate
     from .evaluation.transport import jumps as jumps
     from .evaluation.transport import transport_costs as transport_costs
     from .filters import Filter as Filter
@@ -151,6 +153,8 @@ _HOME = {
     "literal_second_bound": "bounds",
     "judge": "evaluation.judge",
     "generative_perplexity": "evaluation.generative",
+    "Row": "evaluation.rows",
+    "evaluate": "evaluation.suite",
     "jumps": "evaluation.transport",
     "transport_costs": "evaluation.transport",
     "train": "training.loop",

@@ -18,6 +18,8 @@ from .vocab import Vocab
 Network = Callable[..., Tensor]
 TOKENS, GPU_TOKENS = 1 << 13, 1 << 16
 """Tokens that a network is shown at once."""
+LOGITS = 1 << 14
+"""Numbers for each of these that a network without a head of its own may give: 512 MiB on a CPU, 4 GiB on a GPU."""
 
 
 @contextmanager
@@ -72,7 +74,7 @@ class Reader:
     def batch(self, length: int, device: torch.device) -> int:
         """Sequences to show it at once: many tokens, but where it gives full logits no more than memory holds."""
         tokens = TOKENS if device.type == "cpu" else GPU_TOKENS
-        most = tokens if self._split else min(tokens, 4 * tokens * 4096 // self.vocab.data)
+        most = tokens if self._split else min(tokens, tokens * LOGITS // self.vocab.data)
         return max(1, most // length // self.calls)
 
     def read(

@@ -7,17 +7,20 @@ at the positions that move. Random numbers belong to sequences, so that batches 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import TypedDict, Unpack
+from itertools import count
+from typing import TypedDict, Unpack, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .categorical import categorical
 from .filters import Filter
 from .flow import Flow
 from .generation import HOLE, Generation, Hops
+from .hints import did_you_mean
 from .network import Network, Reader, clock_dtype, home, resting
 from .noise import Noise
 from .samplers import Euler, Events, Sampler
@@ -26,6 +29,8 @@ from .velocities import Eta, still_noise
 
 WAVE = 4
 """Batches of sequences whose events are drawn together; among these, most batches can be filled to the last place."""
+LOOK = 64
+"""Calls between two looks for NaN: to look makes a GPU wait."""
 CHUNK, GPU_CHUNK = 1 << 22, 1 << 27
 """Numbers of (rows × V) that are held at once; a GPU is idle between small pieces."""
 
@@ -54,7 +59,7 @@ class How(TypedDict, total=False):
     batch: int
     """Sequences that the network sees at once."""
     compile: bool
-    """Compile the network first: it pays from about a thousand calls of a large one on a GPU."""
+    """Compile the network first, once per length: it pays from about a thousand calls of a large one on a GPU."""
     draw: Callable[[Tensor, Tensor], Tensor]
     """How a token is drawn from log-probabilities and a uniform number; `gumbel32` is what most code does."""
     device: torch.device | str
@@ -88,10 +93,20 @@ def infill(
     return run.result()
 
 
+def _chosen(keys: How) -> How:
+    """What was said; None says nothing, and a word that is not known is refused."""
+    for key in keys:
+        if key not in How.__annotations__:
+            hint = did_you_mean(key, How.__annotations__) or f"known are {', '.join(How.__annotations__)}"
+            raise ValueError(f"{key!r} says nothing about how to draw; {hint}")
+    return cast(How, {key: value for key, value in keys.items() if value is not None})
+
+
 class _Run:
     """What all waves share: the choices, the network, and the results so far."""
 
-    def __init__(self, model: Network, flow: Flow, how: How, prompts: Sequence[Tensor] | Tensor) -> None:
+    def __init__(self, model: Network, flow: Flow, keys: How, prompts: Sequence[Tensor] | Tensor) -> None:
+        how = _chosen(keys)
         if "steps" in how and "sampler" in how:
             raise ValueError(f"pass steps={how['steps']}, which means Euler, or sampler={how['sampler']}, not both")
         self.flow, self.eta, self.seed = flow, how.get("eta", 0.0), how.get("seed", 0)
@@ -170,9 +185,9 @@ class _Wave:
         noise = Noise(run.seed, rows.tolist())
         source, fixed = flow.source.at(noise.uniform(prompt.shape[1])), prompt != HOLE
         events = run.sampler.events(flow, run.eta, ~fixed, noise)
-        # what moves before a position's first redraw is a mask, of which a prediction knows that it is noise
-        silent = events.corrects & flow.prediction.stays(flow.source)
-        self.turns = Turns(events, len(rows), silent)
+        # where data stays, what is proposed replaces a mask, of which no network needs to say that it is noise
+        self.blind = flow.prediction.stays(flow.source)
+        self.turns = Turns(events, len(rows), events.corrects & self.blind)
         self.corrects = events.corrects[self.turns.order].numpy()
         self.events = Events(*(self._sent(f.name, getattr(events, f.name)) for f in fields(Events)))
         self.rows, self.fixed, self.source = (x.to(run.device) for x in (rows, fixed, source))
@@ -185,16 +200,15 @@ class _Wave:
     def go(self, batch: int) -> None:
         """Turn by turn, until nothing is left to move."""
         asked, total = 0, int(self.turns.calls.sum())
-        while True:
+        for call in count():
             while len(rows := self.turns.silent()):
                 self._turn(rows, asks=False)
-            rows = self.turns.longest(batch)
-            if not len(rows):
+            if not len(rows := self.turns.longest(batch)):
                 break
             self._turn(rows, asks=True)
             asked += len(rows)
             self.run.progress(self.run.done + len(self.rows) * asked // total, len(self.run.lengths))
-            if self.sound.device.type == "cpu":  # elsewhere looking would make the device wait
+            if call % LOOK == 0:
                 self._check()
         self._check()
 
@@ -207,7 +221,8 @@ class _Wave:
             for part in self._parts(chosen):
                 e, at = self._events(events[part]), self._there(place[part])
                 before = self.tokens[e.row, e.position]
-                log_p = None if read is None else self._log_p(read(at, e.position), before, e)
+                seen = None if read is None or (proposals and self.blind) else read(at, e.position)
+                log_p = None if seen is None else self._log_p(seen, before, e)
                 after, moved = (self._proposed if proposals else self._redrawn)(log_p, before, e)
                 self.tokens[e.row, e.position] = after
                 self.redraws[e.row, e.position] += moved
@@ -215,12 +230,13 @@ class _Wave:
                 if self.run.keeps:
                     self.hops.append((self.rows[e.row], e.t, e.position, before, after))
 
-    def _ask(self, rows: Indices, t: "np.ndarray") -> Callable[[Tensor, Tensor], Tensor]:
+    def _ask(self, rows: Indices, t: NDArray[np.float64]) -> Callable[[Tensor, Tensor], Tensor]:
         """The network's logits at places of this batch, each sequence at its own time."""
         at = self._there(rows)
         labels = None if self.labels is None else self.labels[at]
         unprompted = torch.where(self.fixed[at], self.source[at], self.tokens[at])
-        return self.run.reader.read(self.tokens[at], self._there(t).to(self.run.clock), unprompted, labels)
+        clock = torch.from_numpy(t).to(self.run.clock).to(self.run.device)
+        return self.run.reader.read(self.tokens[at], clock, unprompted, labels)
 
     def _log_p(self, logits: Float[Tensor, "m Vd"], xt: Int[Tensor, " m"], e: Events) -> Float[Tensor, "m Vd"]:
         log_p = self.run.flow.prediction.log_probs(logits, xt, e.rest, self.run.flow.source)
@@ -260,8 +276,8 @@ class _Wave:
         columns = (getattr(self.events, f.name) for f in fields(Events))
         return Events(*(column[at.to(column.device)] for column in columns))
 
-    def _there(self, values: "np.ndarray") -> Tensor:
-        return torch.from_numpy(values).to(self.run.device)
+    def _there(self, which: Indices) -> Int[Tensor, " m"]:
+        return torch.from_numpy(which).to(self.run.device)
 
     def _check(self) -> None:
         if not bool(self.sound):

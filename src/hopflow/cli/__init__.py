@@ -15,6 +15,7 @@ import typer
 from .. import __version__
 from . import bench, config, data, demo, looks, reproduce, train
 from .codes import BUG, ENVIRONMENT, INTERRUPTED, OK, USER
+from .eval import evaluate
 
 # mistakes in a file name that the user typed; every other OSError is the machine's doing
 USER_ERRNO = {
@@ -32,6 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(train.train)
+app.command("eval")(evaluate)
 app.command()(demo.demo)
 app.command("list")(config.list_recipes)
 app.add_typer(config.app, name="config")
