@@ -15,7 +15,7 @@ LAYERS = (
     ("couplings", "objectives"),
     ("flow",),
     ("draws", "estimate", "samplers", "turns", "generation", "sampling", "integrals", "bounds", "exact", "storage"),
-    ("models", "data"),
+    ("models", "data", "prompts"),
     ("pretrained",),
     ("training", "evaluation"),
     ("recipes",),

@@ -67,6 +67,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .predictions import Prediction as Prediction
     from .pretrained import from_pretrained as from_pretrained
     from .pretrained import save_pretrained as save_pretrained
+    from .prompts import prompt as prompt
     from .recipes import Recipe as Recipe
     from .samplers import Euler as Euler
     from .samplers import RandomOrder as RandomOrder
@@ -142,6 +143,7 @@ _HOME = {
     "Hops": "generation",
     "generate": "sampling",
     "infill": "sampling",
+    "prompt": "prompts",
     "Estimate": "estimate",
     "Draws": "draws",
     "Count": "draws",

@@ -81,9 +81,9 @@ class Generation:
         hops = self._hops()
         # in parts: the embeddings of all hops of a thousand sequences take gigabytes
         parts = zip(*(x.split(PART) for x in (hops.row, hops.before, hops.after)), strict=True)
-        total = torch.zeros(len(self.tokens), dtype=torch.float64, device=hops.row.device)
+        total = torch.zeros(len(self.tokens), dtype=torch.float64)
         for row, before, after in parts:
-            total = total.index_add(0, row, cost.dissimilarity(before, after, embedding).double())
+            total = total.index_add(0, row.cpu(), cost.dissimilarity(before, after, embedding).cpu().double())
         return total
 
     def at(self, t: float) -> Int[Tensor, "n L"]:
@@ -101,7 +101,7 @@ class Generation:
         eta = "η(t)" if callable(self.eta) else f"{self.eta:g}"
         return (
             f"{len(self.tokens)} sequences, {self.sampler.label}, eta {eta}: jumps {jumps:.4g} ± {error:.2g} and "
-            f"{float(self.calls.double().mean()):.4g} network calls per sequence"
+            f"{mean_and_error(self.calls)[0]:.4g} network calls per sequence"
         )
 
     def _hops(self) -> Hops:
