@@ -36,7 +36,8 @@ DETOKENISERS: dict[str, Callable[[str], str]] = {"as is": as_is, "words": words,
 
 
 def _joined(line: str) -> str:
+    sides: Iterator[str] = cycle((' "', '" '))  # every second one closes
+    line = QUOTE.sub(lambda _: next(sides), line)
     for pattern, together in JOINED:
         line = pattern.sub(together, line)
-    sides: Iterator[str] = cycle((' "', '" '))  # every second one closes
-    return re.sub(" +", " ", QUOTE.sub(lambda _: next(sides), line)).strip()
+    return re.sub(" +", " ", line).strip()

@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from ..data.pulse import Progress
+from ..data.pulse import Progress, Pulse
 from ..models.causal import Causal
 from ..sampling import generate
 from ..training.streams import stream
@@ -91,6 +91,7 @@ class Frontier:
             assert isinstance(subject.model, Causal)
             drawn = subject.model.generate(self.n, length, stream(self.seed, "samples"), point["temperature"]).cpu()
             return drawn, list(diversity(drawn)), "categorical"
+        pulse = Pulse(say)
         out = generate(
             subject.model,
             subject.flow,
@@ -100,7 +101,7 @@ class Frontier:
             eta=point["eta"],
             temperature=point["temperature"],
             seed=self.seed,
-            progress=lambda done, count: say(f"drawing, {point['sampler']}: {done:,} of {count:,} sequences"),
+            progress=lambda done, count: pulse.beat(lambda: f"drawing, {point['sampler']}: {done:,} of {count:,}"),
         )
         took = [Measured.mean("jumps", out.jumps.cpu(), "hops per sample")]
         took += [Measured.mean("calls", out.calls.cpu(), "network calls per sample")]

@@ -6,7 +6,7 @@ b0, b1 and bk speak of sampling in continuous time, bn of a number of steps; eac
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..bounds import coupled_bound, coupled_number, kappa_bound, nll_bound
 from ..costs import Hamming
 from ..couplings import Coupling, ExactOT, Independent, SinkhornOT
 from ..data.pulse import Progress
-from ..estimate import Estimate
+from ..estimate import Estimate, mean_and_error
 from ..flow import Flow
 from ..models.causal import Causal
 from ..network import home, resting
@@ -36,12 +36,12 @@ OT_N = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Number:
-    """A bound by name: how to estimate it for sequences with a seed, and what is recorded with it."""
+class Question:
+    """One or more numbers from the same draws: how to estimate them for sequences, and what is recorded with them."""
 
-    quantity: str
+    name: str
     eta: float | None
-    estimate: Callable[[Int[Tensor, "m L"], int], Estimate]
+    answer: Callable[[Int[Tensor, "m L"], int], list[Estimate]]
     facts: dict[str, Any]
     unit: int = 1
     """Sequences that belong together."""
@@ -70,53 +70,60 @@ class Likelihood:
 
     def rows(self, subject: Subject, texts: TextSet, say: Progress) -> Iterator[Row]:
         """Every number on one set, in random order of its sequences."""
-        texts = texts.shuffled(stream_seed(self.seed, "eval order") % 2**63)
-        numbers = self.numbers(subject, len(texts.x1))
+        texts = texts.shuffled(stream_seed(self.seed, "eval order"))
+        questions = self.questions(subject, len(texts.x1))
         x1, left = texts.x1.to(home(subject.model)), self.until.seconds
-        for place, number in enumerate(numbers):
-            until = replace(self.until, seconds=left / (len(numbers) - place))
-            watch = _Watch(say, f"{number.quantity} on {texts.name}", len(x1))
-            found = measure(number.estimate, x1, until, unit=number.unit, told=watch)
+        for place, question in enumerate(questions):
+            until = replace(self.until, seconds=left / (len(questions) - place))
+            watch = _Watch(say, f"{question.name} on {texts.name}", len(x1))
+            found = measure(question.answer, x1, until, unit=question.unit, told=watch)
             left = max(0.0, left - watch.seconds)
-            yield self._row(subject, texts, number, found)
+            for estimate in found.estimates:
+                yield self._row(subject, texts, question, found, estimate)
 
-    def numbers(self, subject: Subject, rows: int) -> list[Number]:
+    def questions(self, subject: Subject, rows: int) -> list[Question]:
         """What can be said of this subject, given so many sequences."""
-        model, flow = subject.model, subject.flow
+        flow = subject.flow
         if flow is None:
-            assert isinstance(model, Causal)
-            return [Number("nll", None, _exact(model, self.batch), {"sampler": "left to right", "exact": True})]
-        how: dict[str, Any] = {"draws": self.draws, "batch": self.batch}
-        numbers = []
-        if flow.prediction.settles(flow.source):
-            for eta in self.eta:
-                numbers.append(self._number(nll_bound, model, flow, {"eta": eta, **how}, eta=eta))
+            assert isinstance(subject.model, Causal)
+            return [
+                Question("nll", None, _exact(subject.model, self.batch), {"sampler": "left to right", "exact": True})
+            ]
+        finite = flow.prediction.settles(flow.source)
+        asked = [self._ask(subject, f"b{eta:g}", (nll_bound,), eta, eta=eta) for eta in self.eta if finite]
         for steps in self.steps:
             for eta in self.eta:
-                keys = {"eta": eta, "steps": steps, **how}
-                numbers.append(self._number(nll_bound, model, flow, keys, eta=eta, steps=steps))
-        if flow.prediction.settles(flow.source):
-            if flow.source.full and 0.0 in self.eta:
-                numbers.append(self._number(kappa_bound, model, flow, how, eta=0.0))
-            numbers += self._coupled(subject, flow, rows, how)
-        return numbers
+                asked.append(self._ask(subject, "bn", (nll_bound,), eta, steps=steps, eta=eta))
+        if finite and flow.source.full and 0.0 in self.eta:
+            asked.append(self._ask(subject, "bk", (kappa_bound,), 0.0))
+        if finite and (coupling := self.test_coupling(flow)):
+            asked.append(self._coupled(subject, coupling, min(rows, self.until.rows or rows)))
+        return asked
 
-    def _coupled(self, subject: Subject, flow: Flow, rows: int, how: dict[str, Any]) -> list[Number]:
-        coupling = self.test_coupling(flow)
-        if coupling is None:
-            return []
-        rows = min(rows, self.until.rows or rows)
+    def _ask(
+        self, subject: Subject, name: str, bounds: tuple[Callable[..., Estimate], ...], of: float, **keys: Any
+    ) -> Question:
+        """Bounds that are called alike, for the sampler with this η."""
+
+        def answer(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
+            keyed = {**keys, "draws": self.draws, "batch": self.batch, "seed": stream_seed(self.seed, name, turn)}
+            return [bound(subject.model, subject.flow, x1, **keyed) for bound in bounds]
+
+        steps = keys.get("steps")
+        sampler = f"η = {of:g}, {CONTINUOUS if steps is None else f'{steps} steps'}"
+        return Question(name, of, answer, {"sampler": sampler, "steps": steps})
+
+    def _coupled(self, subject: Subject, coupling: Coupling, rows: int) -> Question:
         n = self.ot_n or min(OT_N, subject.recipe.get("ot_batch") or subject.recipe.get("batch") or OT_N, rows // 2)
         if not 1 <= n <= rows:
             raise ValueError(f"ot_n={n} rows cannot be coupled: there are {rows} sequences; pass a smaller ot_n=")
         table = embedding_table(subject.model) if isinstance(subject.model, torch.nn.Module) else None
-        keys = {**how, "coupling": coupling, "minibatch": n, "embedding": table}
-        facts: dict[str, Any] = {"ot_n": n, "cost": type(getattr(coupling, "cost", None)).__name__}
+        keys = {"coupling": coupling, "minibatch": n, "embedding": table}
+        asked = self._ask(subject, "coupled", (coupled_number, coupled_bound), 0.0, **keys)
+        facts = {**asked.facts, "coupling": type(coupling).__name__, "ot_n": n}
+        facts |= {"cost": type(coupling.cost).__name__} if hasattr(coupling, "cost") else {}
         facts |= {"eps": coupling.eps} if isinstance(coupling, SinkhornOT) else {}
-        return [
-            self._number(bound, subject.model, flow, keys, eta=0.0, unit=n, **facts)
-            for bound in (coupled_number, coupled_bound)
-        ]
+        return replace(asked, facts=facts, unit=n)
 
     def test_coupling(self, flow: Flow) -> Coupling | None:
         """Which x0 meets which x1 in `coupled`; None where nothing is coupled."""
@@ -136,43 +143,16 @@ class Likelihood:
             raise ValueError("eps belongs to coupling=sinkhorn: pass that too, or leave eps out")
         return replace(found, eps=self.eps)
 
-    def _number(
-        self,
-        bound: Callable[..., Estimate],
-        model: object,
-        flow: Flow,
-        keys: dict[str, Any],
-        *,
-        eta: float,
-        steps: int | None = None,
-        unit: int = 1,
-        **facts: Any,
-    ) -> Number:
-        names = {kappa_bound: "bk", coupled_number: "coupled", coupled_bound: "coupled_info"}
-        name = names.get(bound) or ("bn" if steps else f"b{eta:g}")
-
-        def estimate(x1: Int[Tensor, "m L"], turn: int) -> Estimate:
-            return bound(model, flow, x1, seed=stream_seed(self.seed, name, turn) % 2**63, **keys)
-
-        sampler = f"η = {eta:g}, {CONTINUOUS if steps is None else f'{steps} steps'}"
-        return Number(name, eta, estimate, {"sampler": sampler, "steps": steps, **facts}, unit)
-
-    def _row(self, subject: Subject, texts: TextSet, number: Number, found: Stopped) -> Row:
-        estimate, facts = found.estimate, {**texts.facts, **number.facts}
-        if texts.characters is not None:
-            characters = float(texts.characters[: found.rows].mean())
-            facts |= {"characters": characters}
-            if characters:
-                facts |= {
-                    "bits_per_char": estimate.nats / math.log(2) / characters,
-                    "bits_per_char_stderr": estimate.stderr / math.log(2) / characters,
-                }
-        if number.unit > 1 or "ot_n" in facts:
-            facts["coupling"] = estimate.coupling
+    def _row(self, subject: Subject, texts: TextSet, question: Question, found: Stopped, estimate: Estimate) -> Row:
+        facts = {**texts.facts, **question.facts}
+        if texts.characters is not None and (characters := float(texts.characters[: found.rows].mean())):
+            bits = 1 / math.log(2) / characters
+            facts |= {"characters": characters, "bits_per_char": bits * estimate.nats}
+            facts |= {"bits_per_char_stderr": bits * estimate.stderr}
         return subject.row(
             texts.name,
-            Measured(number.quantity, estimate.ppl, estimate.ppl_stderr, estimate.n, "ppl"),
-            eta=number.eta,
+            Measured(estimate.quantity, estimate.ppl, estimate.ppl_stderr, estimate.n, "ppl"),
+            eta=question.eta,
             is_bound=estimate.is_bound,
             dtype=estimate.dtype,
             nats=estimate.nats,
@@ -180,6 +160,7 @@ class Likelihood:
             nats_draw_stderr=estimate.draw_stderr,
             nats_sequence_stderr=estimate.sequence_stderr,
             length=estimate.length,
+            freedom=estimate.freedom,
             calls=estimate.calls,
             draws=self.draws,
             sequences=found.rows,
@@ -205,28 +186,18 @@ def refusals(flow: Flow | None) -> list[str]:
     return []
 
 
-def _exact(model: Causal, batch: int) -> Callable[[Int[Tensor, "m L"], int], Estimate]:
+def _exact(model: Causal, batch: int) -> Callable[[Int[Tensor, "m L"], int], list[Estimate]]:
     """-log p of a causal network: nothing is drawn, and nothing is bounded."""
 
-    def estimate(x1: Int[Tensor, "m L"], turn: int) -> Estimate:
+    def answer(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
         with resting(model):
             nats = torch.cat([model.nll(rows) for rows in x1.split(batch)]).cpu().double()
-        n = len(nats)
-        return Estimate(
-            quantity="nll",
-            nats=float(nats.mean()),
-            stderr=float(nats.std()) / math.sqrt(n) if n > 1 else 0.0,
-            draw_stderr=0.0,
-            n=n,
-            length=x1.shape[1],
-            eta=0.0,
-            is_bound=False,
-            calls=1,
-            dtype=str(model.start.dtype).removeprefix("torch."),
-            freedom=n - 1,
-        )
+        value, error = mean_and_error(nats)
+        found: dict[str, Any] = {"quantity": "nll", "nats": value, "stderr": error, "draw_stderr": 0.0, "n": len(nats)}
+        found |= {"dtype": str(model.start.dtype).removeprefix("torch."), "freedom": len(nats) - 1}
+        return [Estimate(**found, length=x1.shape[1], eta=0.0, is_bound=False, calls=1)]
 
-    return estimate
+    return answer
 
 
 class _Watch:
@@ -240,7 +211,8 @@ class _Watch:
     def seconds(self) -> float:
         return time.monotonic() - self._start
 
-    def __call__(self, estimate: Estimate, rows: int) -> None:
+    def __call__(self, estimates: Sequence[Estimate], rows: int) -> None:
+        estimate = estimates[-1]
         self._say(
             f"{self._what}: {rows:,} of {self._rows:,} sequences, ppl {estimate.ppl:.4g} ± {estimate.ppl_stderr:.2g} "
             f"({estimate.stderr / estimate.length:.1%}), {self.seconds:.0f} s"

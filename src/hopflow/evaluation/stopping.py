@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from jaxtyping import Int
 from torch import Tensor
@@ -34,10 +35,11 @@ class Until:
         if self.rows is not None and self.rows < 2:
             raise ValueError(f"an error needs at least rows=2 sequences; got {self.rows}")
 
-    def why(self, total: Estimate, rows: int, complete: bool, started: float) -> str | None:
+    def why(self, totals: Sequence[Estimate], rows: int, complete: bool, started: float) -> str | None:
         """The word for what has ended it, if anything has."""
-        left = total.draw_stderr if complete else total.stderr
-        if left / total.length <= self.error:  # the error of log ppl is the relative error of ppl
+        # the error of log ppl is the relative error of ppl
+        left = [(total.draw_stderr if complete else total.stderr) / total.length for total in totals]
+        if max(left) <= self.error:
             return "error"
         if self.rows is not None and rows >= self.rows:
             return "rows"
@@ -46,52 +48,51 @@ class Until:
 
 @dataclass(frozen=True)
 class Stopped:
-    """An estimate, the sequences it has seen, each counted as often as it was, and what has ended it."""
+    """Estimates from the same draws, how many sequences they are of, and what has ended it."""
 
-    estimate: Estimate
-    visits: int
+    estimates: list[Estimate]
     rows: int
     why: str
 
 
 def measure(
-    number: Callable[[Int[Tensor, "m L"], int], Estimate],
+    question: Callable[[Int[Tensor, "m L"], int], Sequence[Estimate]],
     x1: Int[Tensor, "n L"],
     until: Until,
     *,
     unit: int = 1,
-    told: Callable[[Estimate, int], None] = lambda estimate, rows: None,
+    told: Callable[[Sequence[Estimate], int], None] = lambda estimates, rows: None,
 ) -> Stopped:
-    """Estimate a number of (sequences, a number of one's own for the draws), block by block.
+    """Ask a question of (sequences, the turn it is) block by block; an answer is one or more numbers.
 
-    `unit` sequences belong together, such as those of a coupled minibatch; what is left over is not used.
+    Each turn has draws of its own. `unit` sequences belong together, such as those of a coupled minibatch; what is left
+    over is not used.
     """
-    rows = x1[: min(len(x1), until.rows or len(x1))]
-    rows = rows[: len(rows) // unit * unit]
-    blocks = _blocks(rows, unit)
-    found: list[list[Estimate]] = [[] for _ in blocks]
-    started, visits, why = time.monotonic(), 0, None
-    for turn in range(1 << 30):  # over the blocks again and again, each time with other draws
+    x1 = x1[: min(len(x1), until.rows or len(x1))]
+    x1 = x1[: len(x1) // unit * unit]
+    blocks = _blocks(x1, unit)
+    found: list[list[Sequence[Estimate]]] = [[] for _ in blocks]
+    started, visits = time.monotonic(), 0
+    for turn in count():  # over the blocks again and again, each time with other draws
         at = turn % len(blocks)
-        found[at].append(number(blocks[at], turn))
+        found[at].append(question(blocks[at], turn))
         visits += len(blocks[at])
-        total = beside([again(passes) for passes in found if passes])
-        told(total, min(visits, len(rows)))
-        why = until.why(total, visits, visits >= len(rows), started)
-        if why is not None:
-            break
-    assert why is not None
-    return Stopped(total, visits, min(visits, len(rows)), why)
+        seen = [[again(passes) for passes in zip(*block, strict=True)] for block in found if block]
+        totals = [beside(parts) for parts in zip(*seen, strict=True)]
+        told(totals, min(visits, len(x1)))
+        if why := until.why(totals, visits, visits >= len(x1), started):
+            return Stopped(totals, min(visits, len(x1)), why)
+    raise AssertionError
 
 
 def beside(parts: Sequence[Estimate]) -> Estimate:
     """The estimate for all sequences from those of disjoint parts of them, as if they had been measured at once."""
     n = sum(part.n for part in parts)
+    if len(parts) == 1:
+        return parts[0]
     nats = math.fsum(part.n * part.nats for part in parts) / n
     draws = math.sqrt(math.fsum((part.n * part.draw_stderr) ** 2 for part in parts)) / n
     calls = round(math.fsum(part.n * part.calls for part in parts) / n)
-    if n == 1 or len(parts) == 1:
-        return parts[0]
     within = math.fsum((part.n - 1) * part.n * part.stderr**2 for part in parts)
     between = math.fsum(part.n * (part.nats - nats) ** 2 for part in parts)
     stderr = math.sqrt((within + between) / (n - 1) / n)
@@ -100,12 +101,12 @@ def beside(parts: Sequence[Estimate]) -> Estimate:
 
 def again(passes: Sequence[Estimate]) -> Estimate:
     """The estimate from several for the same sequences, each with draws of its own."""
-    first, count = passes[0], len(passes)
-    if count == 1:
+    first, times = passes[0], len(passes)
+    if times == 1:
         return first
-    nats = math.fsum(one.nats for one in passes) / count
-    draws = math.fsum(one.draw_stderr**2 for one in passes) / count**2
-    sequences = math.fsum(one.stderr**2 - one.draw_stderr**2 for one in passes) / count
+    nats = math.fsum(one.nats for one in passes) / times
+    draws = math.fsum(one.draw_stderr**2 for one in passes) / times**2
+    sequences = math.fsum(one.stderr**2 - one.draw_stderr**2 for one in passes) / times
     stderr = math.sqrt(max(draws, draws + sequences))
     return replace(
         first, nats=nats, stderr=stderr, draw_stderr=math.sqrt(draws), calls=sum(one.calls for one in passes)

@@ -65,7 +65,7 @@ class Suite:
         for key in keys:
             if key not in known:
                 raise ValueError(f"unknown key {key!r}; {did_you_mean(key, known) or 'known: ' + ', '.join(known)}")
-        return cls(**keys)
+        return cls(**{name: _read(name, value) for name, value in keys.items()})
 
     @property
     def likelihood(self) -> Likelihood:
@@ -81,7 +81,7 @@ class Suite:
         frontier.check(subject)
         asked = self._sets(subject, x1, offline, progress)
         for texts in asked:
-            likelihood.numbers(subject, len(texts.x1))
+            likelihood.questions(subject, len(texts.x1))
         rows: list[Row] = []
         for texts in asked:
             rows += likelihood.rows(subject, texts, progress)
@@ -124,7 +124,7 @@ def evaluate(
     A `Causal` network needs no flow. Nothing is written; `hopflow eval` keeps the rows in the run's folder.
     """
     say = progress or (lambda text: None)
-    suite = Suite.of({name: _many(value) if name in MANY else value for name, value in keys.items()})
+    suite = Suite.of(keys)
     if isinstance(what, str | os.PathLike):
         if flow is not None or x1 is not None or tokenizer is not None:
             raise ValueError("a run's folder has its own flow, tokenizer and text: pass data=…, or a network in memory")
@@ -134,12 +134,15 @@ def evaluate(
     return suite.run(Subject(what, flow, tokenizer=tokenizer), x1, offline=offline, progress=say)
 
 
-MANY = ("data", "eta", "steps", "temperature")
-"""Keys that may hold several values."""
+SEVERAL, REAL = ("data", "eta", "steps", "temperature"), ("eta", "temperature", "eps", "error", "seconds")
+"""Keys that may hold several values, and those whose values are real numbers: 1 is 1.0 there."""
 
 
-def _many(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+def _read(name: str, value: Any) -> Any:
+    if name not in SEVERAL:
+        return float(value) if name in REAL and value is not None else value
+    many = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    return tuple(float(part) if name in REAL else part for part in many)
 
 
 def _own(x1: Int[Tensor, "n L"], tokenizer: Tokenizer | None) -> TextSet:
