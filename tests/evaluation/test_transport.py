@@ -214,6 +214,16 @@ def test_the_surplus_is_the_known_one_for_the_linear_schedule():
     assert corrector_surplus(hf.Flow(hf.Mask(hf.Vocab(3, 1))), hf.RandomOrder(), 0.0, 8) == 0
 
 
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_jumps_of_a_perfect_network_are_those_predicted_from_pairs_and_the_corrector(eta):
+    """Uniform data: of which a network that says nothing is the perfect one."""
+    flow, x1 = hf.Flow(hf.Uniform(hf.Vocab(3))), torch.randint(3, (2000, 20), generator=toys.generator(0))
+    found = hf.jumps(flat, flow, n=400, length=20, steps=50, eta=eta, seed=2, x1=x1)
+    assert near(found.excess, 0.0)
+    assert near(found.predicted, 40 / 3)
+    assert (found.surplus > 40) if eta else (found.surplus == 0)
+
+
 def test_a_prompt_has_no_free_positions():
     flow = hf.Flow(hf.Mask(hf.Vocab(3, 1)))
     prompts = [torch.tensor([0, hf.HOLE, 2]), torch.tensor([hf.HOLE] * 5)]
