@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cases import Allocations, name
 from hopflow import costs
-from hopflow.costs import EXAMPLES, Cost, Hamming, OneStepLikelihood, SquaredEmbedding, TokenMatrix
+from hopflow.costs import EXAMPLES, Cost, Embedding, Hamming, OneStepLikelihood, SquaredEmbedding, TokenMatrix
 from toys import generator
 
 
@@ -72,6 +72,24 @@ def test_equal_rows_are_never_at_a_negative_distance_in_float32():
     e = 100 + table(5)
     x = rows(50, 8, 5, 0)
     assert (SquaredEmbedding().matrix(x, x, e) >= 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_plain_embedding_distances_of_equal_tokens_are_zero_and_others_right_far_from_the_origin(dtype):
+    e = (30 + table(60, 40)).to(dtype)
+    x0, x1 = rows(40, 5, 60, 0), rows(50, 5, 60, 1)
+    x1[0] = x0[3]
+    found = Embedding().matrix(x0, x1, e).double()
+    expected = (e[x1].double()[:, None] - e[x0].double()[None]).norm(dim=3).sum(2)
+    assert found[0, 3] == 0
+    torch.testing.assert_close(found, expected, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-4)
+
+
+def test_plain_embedding_distances_need_no_embeddings_of_all_pairs():
+    x0, x1, e = rows(50, 4, 300, 0), rows(60, 4, 300, 1), table(300, 64)
+    with Allocations(x0, x1, e) as made:
+        Embedding().split(x0, x1, e)
+    assert made.largest <= 300 * 64
 
 
 def test_a_large_vocabulary_and_batch_need_no_tensor_per_position():

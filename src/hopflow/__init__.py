@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .bounds import precise_perplexity as precise_perplexity
     from .categorical import gumbel32 as gumbel32
     from .costs import Cost as Cost
+    from .costs import Embedding as Embedding
     from .costs import Hamming as Hamming
     from .costs import OneStepLikelihood as OneStepLikelihood
     from .costs import SequenceCost as SequenceCost
@@ -36,6 +37,10 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .estimate import Estimate as Estimate
     from .evaluation.generative import generative_perplexity as generative_perplexity
     from .evaluation.judge import judge as judge
+    from .evaluation.rows import Row as Row
+    from .evaluation.suite import evaluate as evaluate
+    from .evaluation.transport import jumps as jumps
+    from .evaluation.transport import transport_costs as transport_costs
     from .filters import Filter as Filter
     from .flow import Flow as Flow
     from .generation import HOLE as HOLE
@@ -109,6 +114,7 @@ _HOME = {
     "Cost": "costs",
     "Hamming": "costs",
     "SquaredEmbedding": "costs",
+    "Embedding": "costs",
     "TokenMatrix": "costs",
     "OneStepLikelihood": "costs",
     "Pick": "picks",
@@ -151,6 +157,10 @@ _HOME = {
     "precise_perplexity": "bounds",
     "judge": "evaluation.judge",
     "generative_perplexity": "evaluation.generative",
+    "Row": "evaluation.rows",
+    "evaluate": "evaluation.suite",
+    "jumps": "evaluation.transport",
+    "transport_costs": "evaluation.transport",
     "train": "training.loop",
     "Run": "training.loop",
     "Settings": "training.settings",

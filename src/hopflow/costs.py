@@ -159,15 +159,33 @@ class Hamming(Cost):
         return Split(torch.cdist(x1.to(dtype), x0.to(dtype), p=0.0).float())
 
 
+class _InEmbeddingSpace(Cost):
+    """What costs of token embeddings share: they read the table, and never hold the embeddings of a whole batch."""
+
+    reads: ClassVar[tuple[str, ...]] = ("embedding",)
+
+    def paired(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Float[Tensor, " n"]:
+        _some_positions(x0)
+        # summed as they come: small results kept between large chunks tear the heap apart, to 12 GiB where n = 4096
+        total = torch.zeros(len(x0), dtype=_sum_dtype(x0), device=x0.device)
+        for at in _chunks(x0, _table(embedding).shape[1]):
+            total += super().paired(x0[:, at], x1[:, at], embedding)
+        return total
+
+
 @dataclass(frozen=True)
-class SquaredEmbedding(Cost):
+class SquaredEmbedding(_InEmbeddingSpace):
     """s(a, b) = ‖e(a) - e(b)‖²; its sequence cost is that of the concatenated embeddings. Cor. 3.3 [coro2]
 
     Solved on the cross term -2⟨e(x0), e(x1)⟩ alone. The table's float type decides how: bfloat16 rounds the embeddings
     (relative error of an entry about 2^-9), products are summed in float32.
     """
-
-    reads: ClassVar[tuple[str, ...]] = ("embedding",)
 
     def dissimilarity(
         self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
@@ -201,19 +219,37 @@ class SquaredEmbedding(Cost):
     ) -> Float[Tensor, "m n"]:
         return super().matrix(x0, x1, embedding).clamp_(min=0)  # equal rows may round to below zero
 
-    def paired(
+
+@dataclass(frozen=True)
+class Embedding(_InEmbeddingSpace):
+    """s(a, b) = ‖e(a) - e(b)‖, the plain distance of two token embeddings, not squared.
+
+    Theorem 3.1 [theorem1] holds for it as for every s, with the *sum* of the norms over positions as the sequence cost.
+    That is not the norm of the concatenated embeddings: a path that hops token by token does not go straight. Cor. 3.3
+    [coro2] is about the square, `SquaredEmbedding`, for which sum and concatenation agree.
+    """
+
+    def dissimilarity(
+        self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
+    ) -> Float[Tensor, "*shape"]:
+        return SquaredEmbedding().dissimilarity(a, b, embedding).sqrt()
+
+    def split(
         self,
         x0: Int[Tensor, "n L"],
-        x1: Int[Tensor, "n L"],
+        x1: Int[Tensor, "m L"],
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
-    ) -> Float[Tensor, " n"]:
+    ) -> Split:
         _some_positions(x0)
-        # summed as they come: small results kept between large chunks tear the heap apart, to 12 GiB where n = 4096
-        total = torch.zeros(len(x0), dtype=_sum_dtype(x0), device=x0.device)
-        for at in _chunks(x0, _table(embedding).shape[1]):
-            total += super().paired(x0[:, at], x1[:, at], embedding)
-        return total
+        e = _table(embedding)
+        e = _narrowed(e - e.mean(0))  # a root shows what is lost where long vectors are close to each other
+        total = None
+        for a, b in zip(x0.T[:, :, None], x1.T[:, :, None], strict=True):  # one position, all pairs
+            apart = SquaredEmbedding().matrix(a, b, e).sqrt_().masked_fill_(b == a.T, 0.0)
+            total = apart if total is None else total.add_(apart)
+        assert total is not None
+        return Split(total)
 
 
 @dataclass(frozen=True)
@@ -320,7 +356,7 @@ def _some_positions(x: Int[Tensor, "n L"]) -> None:
 def _table(embedding: Float[Tensor, "V D"] | None) -> Float[Tensor, "V D"]:
     if embedding is None:
         raise ValueError(
-            "SquaredEmbedding needs the embedding table: pair(x0, x1, generator, embedding=model.embedding.weight)"
+            "a cost in embedding space needs the embedding table: pair(x0, x1, generator, embedding=model.table)"
         )
     return embedding.detach()
 
@@ -328,6 +364,7 @@ def _table(embedding: Float[Tensor, "V D"] | None) -> Float[Tensor, "V D"]:
 EXAMPLES: tuple[SequenceCost, ...] = (
     Hamming(),
     SquaredEmbedding(),
+    Embedding(),
     TokenMatrix(tuple(tuple(float(abs(a - b)) for b in range(8)) for a in range(8))),
     OneStepLikelihood(),
 )

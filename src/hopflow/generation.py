@@ -16,6 +16,9 @@ from .velocities import Eta
 HOLE = -1
 """Stands in a prompt for a token to be drawn, and in ragged results for what is beyond a sequence's end."""
 
+PART = 1 << 15
+"""Hops whose cost is computed at once."""
+
 
 @dataclass(frozen=True, eq=False)
 class Hops:
@@ -76,8 +79,12 @@ class Generation:
     def path_cost(self, cost: Cost, embedding: Float[Tensor, "V D"] | None = None) -> Float[Tensor, " n"]:
         """The dynamic cost of each sequence: the sum of s(from, to) over its hops. Theorem 3.1 [theorem1]"""
         hops = self._hops()
-        paid = cost.dissimilarity(hops.before, hops.after, embedding).cpu().double()
-        return paid.new_zeros(len(self.tokens)).index_add(0, hops.row.cpu(), paid)
+        # in parts: the embeddings of all hops of a thousand sequences take gigabytes
+        parts = zip(*(x.split(PART) for x in (hops.row, hops.before, hops.after)), strict=True)
+        total = torch.zeros(len(self.tokens), dtype=torch.float64)
+        for row, before, after in parts:
+            total = total.index_add(0, row.cpu(), cost.dissimilarity(before, after, embedding).cpu().double())
+        return total
 
     def at(self, t: float) -> Int[Tensor, "n L"]:
         """The sequences as they stood at this time, before what moves then."""

@@ -5,7 +5,7 @@ import torch
 
 import toys
 from hopflow import exact
-from hopflow.costs import Cost, Hamming, SquaredEmbedding, TokenMatrix
+from hopflow.costs import Cost, Embedding, Hamming, SquaredEmbedding, TokenMatrix
 from hopflow.couplings import Coupling, ExactOT, Independent, SinkhornOT
 from hopflow.exact import Joint, Oracle, Space
 from hopflow.flow import Flow
@@ -59,7 +59,7 @@ def test_independent_pairs_and_their_product_coupling_are_the_same_flow():
 
 
 ONE_WAY = TokenMatrix(((0.0, 1.0, 3.0, 2.0), (2.0, 0.0, 1.0, 1.0), (1.0, 2.0, 0.0, 1.0), (3.0, 0.5, 1.0, 0.0)))
-COSTS = [Hamming(), SquaredEmbedding(), ONE_WAY]
+COSTS = [Hamming(), SquaredEmbedding(), Embedding(), ONE_WAY]
 COUPLINGS = [
     Independent,
     ExactOT,

@@ -47,6 +47,14 @@ def test_training_a_text_file_says_what_how_and_where(hopflow, fox, tmp_path, mo
     assert shown["train longer"].strip() == "hopflow train runs/fox steps=8"
 
 
+def test_a_causal_network_is_trained_on_a_text_file_by_one_key(hopflow, fox, tmp_path):
+    out = tmp_path / "run"
+    result = hopflow("train", fox, *SMALL, "model=causal", "steps=2", f"out={out}")
+    assert (result.code, result.message) == (0, "")
+    assert read(out / "metrics.jsonl")[-1]["nll_n"] == 2
+    assert hopflow("train", str(out), "steps=3").code == 0  # and it goes on
+
+
 def test_every_row_of_metrics_has_its_loss_however_often_it_is_looked(hopflow, fox, tmp_path):
     out = tmp_path / "run"
     keys = without("log_every", "eval_every")

@@ -15,6 +15,8 @@ import typer
 from .. import __version__
 from . import bench, config, data, demo, infill, looks, reproduce, sample, train
 from .codes import BUG, ENVIRONMENT, INTERRUPTED, OK, USER
+from .compare import compare
+from .eval import evaluate
 
 # mistakes in a file name that the user typed; every other OSError is the machine's doing
 USER_ERRNO = {
@@ -34,6 +36,8 @@ app = typer.Typer(
 app.command()(train.train)
 app.command()(sample.sample)
 app.command()(infill.infill)
+app.command("eval")(evaluate)
+app.command()(compare)
 app.command()(demo.demo)
 app.command("list")(config.list_recipes)
 app.add_typer(config.app, name="config")

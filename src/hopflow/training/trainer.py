@@ -146,10 +146,10 @@ class Trainer:
         return file
 
     def _ot_average(self) -> Ema | None:
-        if not self.settings.ot_ema:
-            return None
+        if not self.settings.ot_ema or not isinstance(self.task, FlowTask):
+            return None  # without a flow there is no coupling that would read it
         table = embedding_table(self.model)
-        if table is None or not isinstance(self.task, FlowTask):
+        if table is None:
             raise ValueError(
                 f"ot_ema averages the embedding table of a flow's network, and {type(self.model).__name__} offers "
                 f"none: give it a property `table` (V, D), or leave ot_ema out"

@@ -1,0 +1,43 @@
+"""Detokenisers: word-tokenised test sets back to running text, line by line.
+
+Some sets are published as words parted by blanks, with " @-@ " for a hyphen inside a word. A model of running text has
+never seen that, and its perplexity on it is another number: which one it is has to be said. `<unk>`, and `N` for every
+number in PTB, are lost for good and stay.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import cycle
+
+JOINED = (
+    (re.compile(r" +([,.;:!?%)\]}])"), r"\1"),
+    (re.compile(r"([(\[{$£€#]) +"), r"\1"),
+    (re.compile(r" +(n't|'(?:s|m|d|re|ve|ll))\b", re.IGNORECASE), r"\1"),
+)
+INSIDE = re.compile(r" @([-,.])@ ")
+QUOTE = re.compile(r' *" *')
+
+
+def as_is(text: str) -> str:
+    return text
+
+
+def words(text: str) -> str:
+    """Punctuation, contractions, brackets and quotation marks join the words that they belong to."""
+    return "\n".join(_joined(line) for line in text.split("\n"))
+
+
+def wikitext(text: str) -> str:
+    """The same, after the marks inside words: "guest @-@ starring", "2 @,@ 000"."""
+    return words(INSIDE.sub(r"\1", text))
+
+
+DETOKENISERS: dict[str, Callable[[str], str]] = {"as is": as_is, "words": words, "wikitext": wikitext}
+
+
+def _joined(line: str) -> str:
+    sides: Iterator[str] = cycle((' "', '" '))  # every second one closes
+    line = QUOTE.sub(lambda _: next(sides), line)
+    for pattern, together in JOINED:
+        line = pattern.sub(together, line)
+    return re.sub(" +", " ", line).strip()

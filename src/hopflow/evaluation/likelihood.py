@@ -1,0 +1,219 @@
+"""Likelihood: every bound of a flow on a test set, each with the sampler it speaks of; of a causal network the value.
+
+b0, b1 and bk speak of sampling in continuous time, bn of a number of steps; each of the η in its row and of temperature
+1. `coupled` is what the paper prints for models trained with optimal transport, and bounds nothing.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..bounds import coupled_bound, coupled_number, kappa_bound, nll_bound
+from ..costs import Hamming
+from ..couplings import Coupling, ExactOT, Independent, SinkhornOT
+from ..data.pulse import Progress
+from ..estimate import Estimate, mean_and_error
+from ..flow import Flow
+from ..models.causal import Causal
+from ..network import home, resting
+from ..training.streams import stream_seed
+from ..training.tasks import embedding_table
+from .measured import Measured
+from .rows import Row
+from .sets import TextSet
+from .stopping import Stopped, Until, measure
+from .subject import Subject
+
+CONTINUOUS = "continuous time"
+OT_N = 64
+"""Source rows that a test-time coupling may choose from, unless said."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """One or more numbers from the same draws: how to estimate them for sequences, and what is recorded with them."""
+
+    name: str
+    eta: float | None
+    answer: Callable[[Int[Tensor, "m L"], int], list[Estimate]]
+    facts: dict[str, Any]
+    unit: int = 1
+    """Sequences that belong together."""
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Which bounds, and how long for: `until.seconds` are shared by the numbers of one set."""
+
+    eta: tuple[float, ...] = (0.0, 1.0)
+    steps: tuple[int, ...] = (32,)
+    coupling: Coupling | str = "own"
+    """For `coupled`: a coupling, "own" for the training's if that was optimal transport, exact, sinkhorn or none."""
+    ot_n: int | None = None
+    eps: float | None = None
+    draws: int = 8
+    batch: int = 64
+    seed: int = 0
+    until: Until = Until()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.coupling, str) and self.coupling not in ("own", "exact", "sinkhorn", "none"):
+            raise ValueError(f"coupling is own, exact, sinkhorn or none; got {self.coupling!r}")
+        if self.ot_n is not None and self.ot_n < 1:
+            raise ValueError(f"ot_n counts the rows that are coupled at once, at least 1; got {self.ot_n}")
+
+    def rows(self, subject: Subject, texts: TextSet, say: Progress) -> Iterator[Row]:
+        """Every number on one set, in random order of its sequences."""
+        texts = texts.shuffled(stream_seed(self.seed, "eval order"))
+        questions = self.questions(subject, len(texts.x1))
+        x1, left = texts.x1.to(home(subject.model)), self.until.seconds
+        for place, question in enumerate(questions):
+            until = replace(self.until, seconds=left / (len(questions) - place))
+            watch = _Watch(say, f"{question.name} on {texts.name}", len(x1))
+            found = measure(question.answer, x1, until, unit=question.unit, told=watch)
+            left = max(0.0, left - watch.seconds)
+            for estimate in found.estimates:
+                yield self._row(subject, texts, question, found, estimate)
+
+    def questions(self, subject: Subject, rows: int) -> list[Question]:
+        """What can be said of this subject, given so many sequences."""
+        flow = subject.flow
+        if flow is None:
+            assert isinstance(subject.model, Causal)
+            return [
+                Question("nll", None, _exact(subject.model, self.batch), {"sampler": "left to right", "exact": True})
+            ]
+        finite = flow.prediction.settles(flow.source)
+        asked = [self._ask(subject, f"b{eta:g}", (nll_bound,), eta, eta=eta) for eta in self.eta if finite]
+        for steps in self.steps:
+            for eta in self.eta:
+                asked.append(self._ask(subject, "bn", (nll_bound,), eta, steps=steps, eta=eta))
+        if finite and flow.source.full and 0.0 in self.eta:
+            asked.append(self._ask(subject, "bk", (kappa_bound,), 0.0))
+        if finite and (coupling := self.test_coupling(flow)):
+            asked.append(self._coupled(subject, coupling, min(rows, self.until.rows or rows)))
+        return asked
+
+    def _ask(
+        self, subject: Subject, name: str, bounds: tuple[Callable[..., Estimate], ...], of: float, **keys: Any
+    ) -> Question:
+        """Bounds that are called alike, for the sampler with this η."""
+
+        def answer(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
+            keyed = {**keys, "draws": self.draws, "batch": self.batch, "seed": stream_seed(self.seed, name, turn)}
+            return [bound(subject.model, subject.flow, x1, **keyed) for bound in bounds]
+
+        steps = keys.get("steps")
+        sampler = f"η = {of:g}, {CONTINUOUS if steps is None else f'{steps} steps'}"
+        return Question(name, of, answer, {"sampler": sampler, "steps": steps})
+
+    def _coupled(self, subject: Subject, coupling: Coupling, rows: int) -> Question:
+        n = self.ot_n or min(OT_N, subject.recipe.get("ot_batch") or subject.recipe.get("batch") or OT_N, rows // 2)
+        if not 1 <= n <= rows:
+            raise ValueError(f"ot_n={n} rows cannot be coupled: there are {rows} sequences; pass a smaller ot_n=")
+        table = embedding_table(subject.model) if isinstance(subject.model, torch.nn.Module) else None
+        keys = {"coupling": coupling, "minibatch": n, "embedding": table}
+        asked = self._ask(subject, "coupled", (coupled_number, coupled_bound), 0.0, **keys)
+        facts = {**asked.facts, "coupling": type(coupling).__name__, "ot_n": n}
+        facts |= {"cost": type(coupling.cost).__name__} if hasattr(coupling, "cost") else {}
+        facts |= {"eps": coupling.eps} if isinstance(coupling, SinkhornOT) else {}
+        return replace(asked, facts=facts, unit=n)
+
+    def test_coupling(self, flow: Flow) -> Coupling | None:
+        """Which x0 meets which x1 in `coupled`; None where nothing is coupled."""
+        if isinstance(self.coupling, Coupling):
+            return self.coupling
+        own = flow.coupling
+        cost = getattr(own, "cost", Hamming())
+        if self.coupling == "own":
+            found: Coupling | None = None if isinstance(own, Independent) else own
+        elif self.coupling == "none":
+            found = None
+        else:
+            found = ExactOT(cost) if self.coupling == "exact" else SinkhornOT(cost)
+        if self.eps is None:
+            return found
+        if not isinstance(found, SinkhornOT):
+            raise ValueError("eps belongs to coupling=sinkhorn: pass that too, or leave eps out")
+        return replace(found, eps=self.eps)
+
+    def _row(self, subject: Subject, texts: TextSet, question: Question, found: Stopped, estimate: Estimate) -> Row:
+        facts = {**texts.facts, **question.facts}
+        if texts.characters is not None and (characters := float(texts.characters[: found.rows].mean())):
+            bits = 1 / math.log(2) / characters
+            facts |= {"characters": characters, "bits_per_char": bits * estimate.nats}
+            facts |= {"bits_per_char_stderr": bits * estimate.stderr}
+        return subject.row(
+            texts.name,
+            Measured(estimate.quantity, estimate.ppl, estimate.ppl_stderr, estimate.n, "ppl"),
+            eta=question.eta,
+            is_bound=estimate.is_bound,
+            dtype=estimate.dtype,
+            nats=estimate.nats,
+            nats_stderr=estimate.stderr,
+            nats_draw_stderr=estimate.draw_stderr,
+            nats_sequence_stderr=estimate.sequence_stderr,
+            length=estimate.length,
+            freedom=estimate.freedom,
+            calls=estimate.calls,
+            draws=self.draws,
+            sequences=found.rows,
+            of=len(texts.x1),
+            stopped=found.why,
+            seed=self.seed,
+            **facts,
+        )
+
+
+def refusals(flow: Flow | None) -> list[str]:
+    """Why some numbers are missing, a line each."""
+    if flow is None:
+        return []
+    prediction, source = type(flow.prediction).__name__, type(flow.source).__name__
+    if not flow.prediction.settles(flow.source):
+        return [
+            f"no bounds in continuous time (b0, b1, bk, coupled): under {prediction} with {source} they are infinite, "
+            f"since the network goes on redrawing near t = 1; bn is of the steps that are drawn"
+        ]
+    if not flow.source.full and not flow.source.disjoint:
+        return [f"no bk: it needs a source whose support is exactly the data tokens, and {source}'s is not"]
+    return []
+
+
+def _exact(model: Causal, batch: int) -> Callable[[Int[Tensor, "m L"], int], list[Estimate]]:
+    """-log p of a causal network: nothing is drawn, and nothing is bounded."""
+
+    def answer(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
+        with resting(model):
+            nats = torch.cat([model.nll(rows) for rows in x1.split(batch)]).cpu().double()
+        value, error = mean_and_error(nats)
+        found: dict[str, Any] = {"quantity": "nll", "nats": value, "stderr": error, "draw_stderr": 0.0, "n": len(nats)}
+        found |= {"dtype": str(model.start.dtype).removeprefix("torch."), "freedom": len(nats) - 1}
+        return [Estimate(**found, length=x1.shape[1], eta=0.0, is_bound=False, calls=1)]
+
+    return answer
+
+
+class _Watch:
+    """Says how far a number has come, and knows how long that took."""
+
+    def __init__(self, say: Progress, what: str, rows: int) -> None:
+        self._say, self._what, self._rows, self._start = say, what, rows, time.monotonic()
+        say(f"{what}: {rows:,} sequences")
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def __call__(self, estimates: Sequence[Estimate], rows: int) -> None:
+        estimate = estimates[-1]
+        self._say(
+            f"{self._what}: {rows:,} of {self._rows:,} sequences, ppl {estimate.ppl:.4g} ± {estimate.ppl_stderr:.2g} "
+            f"({estimate.stderr / estimate.length:.1%}), {self.seconds:.0f} s"
+        )

@@ -1,0 +1,60 @@
+"""Record: what was ever measured of a run, in its folder: eval.json, and eval.md to read."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from .. import __version__, atomic
+from .rows import Row, merged
+from .table import page
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+FILE, PAGE, LOCK = "eval.json", "eval.md", ".eval.lock"
+FORMAT, VERSION = "hopflow evaluation", 1
+
+
+def read(folder: Path) -> list[Row]:
+    """The rows of a run's folder; none where nothing was measured yet."""
+    file = folder / FILE
+    if not file.exists():
+        return []
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r}")
+        if content["version"] > VERSION:
+            raise ValueError(f"it is of version {content['version']}, this hopflow reads up to {VERSION}")
+        return [Row.from_json(row) for row in content["rows"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{file} cannot be read: {error}\nmove it away to begin a new one") from None
+
+
+def keep(folder: Path, rows: Sequence[Row], remarks: Sequence[str] = ()) -> list[Row]:
+    """Add rows to what is there, one process after another; all of them are given back."""
+    with _alone(folder):
+        whole = merged(read(folder), list(rows))
+        content = {"format": FORMAT, "version": VERSION, "hopflow": __version__}
+        text = json.dumps({**content, "rows": [row.as_json() for row in whole]}, indent=1, allow_nan=False)
+        atomic.write(folder / FILE, f"{text}\n".encode())
+        atomic.write(folder / PAGE, page(whole, remarks).encode())
+    return whole
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two evaluations of one run may end at once; the second adds to what the first has written."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

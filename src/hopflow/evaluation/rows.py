@@ -1,0 +1,84 @@
+"""Row: one number of an evaluation, with all that is needed to know what it says."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+DECIDES = (
+    *("set", "data_sha256", "detokenised", "length", "quantity", "eta", "steps", "temperature"),
+    *("coupling", "cost", "ot_n", "eps", "judge_hash", "retokenised"),
+    *("recipe_hash", "checkpoint", "weights", "dtype", "seed"),
+)
+"""What makes two rows estimates of the same number, from the same draws."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A value with its standard error over n independent units; the names are those of every table and file.
+
+    `eta` is None where there is no corrector, `recipe_hash` where there is no run. What only some rows have is in
+    `more`: the sampler a number speaks of, its steps, the coupling, the judge, the seed.
+    """
+
+    run: str
+    set: str
+    quantity: str
+    value: float
+    stderr: float
+    n: int
+    unit: str
+    is_bound: bool
+    eta: float | None
+    dtype: str
+    recipe_hash: str | None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.value) and math.isfinite(self.stderr)):
+            raise ValueError(f"{self.quantity} on {self.set} is {self.value} ± {self.stderr}: no number to report")
+        if twice := self.more.keys() & set(NAMES):
+            raise ValueError(f"a row has its own {', '.join(sorted(twice))}: leave it out of `more`")
+
+    def as_json(self) -> dict[str, Any]:
+        """Flat: the names every row has, then its own."""
+        return {**{name: getattr(self, name) for name in NAMES}, **self.more}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Row":
+        if missing := [name for name in NAMES if name not in content]:
+            raise ValueError(f"a row lacks {', '.join(missing)}")
+        own = {name: content[name] for name in NAMES}
+        for name in ("value", "stderr", "eta"):  # JSON may say 2 for 2.0
+            own[name] = None if own[name] is None else float(own[name])
+        return cls(**own, more={name: value for name, value in content.items() if name not in NAMES})
+
+    @property
+    def key(self) -> str:
+        """Equal for two rows that estimate the same number from the same draws."""
+        content = self.as_json()
+        return json.dumps([content.get(name) for name in DECIDES])
+
+    def __str__(self) -> str:
+        bound = "a bound" if self.is_bound else "exact" if self.more.get("exact") else "not a bound"
+        return f"{self.set}: {self.quantity} {self.value:.4g} ± {self.stderr:.2g} {self.unit} (n={self.n}, {bound})"
+
+
+NAMES = tuple(f.name for f in fields(Row) if f.name != "more")
+
+
+def merged(old: list[Row], new: list[Row]) -> list[Row]:
+    """All of them; of two estimates of the same number the one from more, and of equal ones the newer."""
+    found = {row.key: row for row in old}
+    for row in new:
+        known = found.get(row.key)
+        if known is None or row.n >= known.n:
+            found[row.key] = row
+    return list(found.values())
+
+
+def fingerprint(content: Mapping[str, Any]) -> str:
+    """16 hex digits that name plain data, such as a judge's identity."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

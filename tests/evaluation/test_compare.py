@@ -1,0 +1,417 @@
+"""Runs side by side: what may be subtracted, with which error, and how many steps one needs to match another."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hopflow import cli
+from hopflow.evaluation import values
+from hopflow.evaluation.compare import Comparison
+from hopflow.evaluation.compare_table import page
+from hopflow.evaluation.matching import Point, match
+from hopflow.evaluation.rows import Row
+
+STEPS = (8, 16, 32, 64, 128, 1024)
+DFM_B = (345.94, 241.16, 211.99, 197.48, 192.75, 185.12)
+DFM_B_ERRORS = (1.71, 1.32, 1.12, 1.1, 1.04, 1.04)
+EXACT_EMA = (302.76, 208.42, 182.4, 169.89, 164.42, 159.87)
+EXACT_EMA_ERRORS = (1.85, 1.34, 1.19, 1.03, 0.99, 1.04)
+SINKHORN = (331.88, 233.24, 203.08, 191.17, 185.06, 178.53)
+SINKHORN_ERRORS = (1.67, 1.26, 1.06, 1.0, 1.01, 0.96)
+"""Table 3 [tab:dfm_diff_gpt2_v2]."""
+
+
+def row(quantity: str = "b0", value: float = 20.0, stderr: float = 0.3, **more) -> dict:
+    own = {"set": "held-out", "n": 64, "unit": "ppl", "is_bound": True, "eta": 0.0, "dtype": "float32"}
+    facts = {"data_sha256": "d", "source_sha256": "s", "split": "held out", "detokenised": "as is", "length": 16}
+    facts |= {"seed": 0, "sampler": "η = 0, continuous time", "recipe_hash": None}
+    return {"run": "r", "quantity": quantity, "value": value, "stderr": stderr, **own, **facts, **more}
+
+
+def sample(quantity: str, value: float, stderr: float, steps: int, **more) -> dict:
+    what = {"set": "samples", "unit": "bits" if quantity == "entropy_bits" else "per judge token", "is_bound": False}
+    judge = {"judge_hash": "abcdef", "retokenised": True} if quantity.startswith("gen_") else {}
+    point = {"steps": steps, "temperature": 1.0, "sampler": f"η = 0, {steps} steps", "length": 128}
+    return {**row(quantity, value, stderr), **what, **point, **judge, **more}
+
+
+def frontier(ppl, errors, entropy=None) -> list[dict]:
+    rows = [sample("gen_ppl", value, error, steps) for steps, value, error in zip(STEPS, ppl, errors, strict=True)]
+    entropies = entropy or [6.25] * len(STEPS)
+    return rows + [sample("entropy_bits", bits, 0.001, steps) for steps, bits in zip(STEPS, entropies, strict=True)]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Make a run's folder with such rows, and with a recipe if keys are given."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(name: str, *rows: dict, hash: str = "h", tokenizer: str = "t", **recipe) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        content = {"format": "hopflow evaluation", "version": 1, "rows": list(rows)}
+        (folder / "eval.json").write_text(json.dumps(content))
+        if recipe:
+            identity = {**recipe, "flow.kind": "Flow", "data.tokenizer_sha256": tokenizer}
+            what = {"format": "hopflow run", "version": 1, "recipe_hash": hash}
+            (folder / "recipe.json").write_text(json.dumps({**what, "identity": identity, "recipe": recipe}))
+        return name
+
+    return make
+
+
+@pytest.fixture
+def hopflow(monkeypatch, capsys):
+    def command(*arguments: str) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=end.value.code, out=out, err=err)
+
+    return command
+
+
+def line(found: Comparison, quantity: str, **place):
+    (one,) = [
+        one
+        for one in found.lines
+        if one.place["quantity"] == quantity and all(one.place[key] == value for key, value in place.items())
+    ]
+    return one
+
+
+# differences
+
+
+def test_the_difference_is_from_the_first_run_and_independent_errors_add_in_quadrature(run):
+    runs = [run("a", row(value=20, stderr=0.3)), run("b", row(value=19, stderr=0.4)), run("c", row(value=22))]
+    found = Comparison.of(runs)
+    one, other = line(found, "b0").differences
+    assert (one.run, one.against, one.value, one.how) == ("b", "a", -1.0, "quadrature")
+    assert one.stderr == pytest.approx(0.5)
+    assert one.errors == pytest.approx(-2.0)
+    assert other.value == 2.0
+    text = page(found)
+    assert "20 ± 0.3 (n=64)" in text
+    assert "-1 ± 0.5 (-2.0 s.e.)" in text
+    assert "quadrature" in text
+    assert "paired" not in text
+
+
+def test_only_numbers_of_the_same_sampler_coupling_and_judge_stand_on_one_line(run):
+    different = {"eta": 1.0}, {"steps": 8}, {"coupling": "ExactOT", "ot_n": 64}, {"coupling": "ExactOT", "ot_n": 512}
+    a = run("a", *(row(value=10 + place, **more) for place, more in enumerate(different)))
+    b = run("b", *(row(value=20 + place, **more) for place, more in enumerate(reversed(different))))
+    found = Comparison.of([a, b])
+    assert len(found.lines) == 4
+    assert [one.differences[0].value for one in found.lines] == [13, 11, 9, 7]
+    judges = [sample("gen_ppl", 50, 1, 8, judge_hash=judge) for judge in ("one", "other")]
+    found = Comparison.of([run("c", judges[0]), run("d", judges[1])])
+    assert [len(one.rows) for one in found.lines] == [1, 1]
+    assert found.matches == []
+
+
+def test_with_the_values_of_each_sequence_at_hand_a_difference_is_paired_and_far_better_known(run):
+    torch.manual_seed(0)
+    shared, own = 3 * torch.randn(64, dtype=torch.float64), 0.1 * torch.randn(2, 64, dtype=torch.float64)
+    nats = 48 + shared + own
+    rows = []
+    for each in nats:
+        ppl = math.exp(float(each.mean()) / 16)
+        rows.append(row(value=ppl, stderr=ppl * float(each.std()) / 8 / 16))
+    runs = [run("a", rows[0]), run("b", rows[1])]
+    wide = line(Comparison.of(runs), "b0").differences[0]
+    for folder, content, each in zip(runs, rows, nats, strict=True):
+        values.write(Path(folder), {values.name(Row.from_json(content)): each})
+    found = Comparison.of(runs)
+    narrow = line(found, "b0").differences[0]
+    assert (wide.how, narrow.how) == ("quadrature", "paired")
+    assert narrow.value == wide.value
+    assert narrow.stderr < wide.stderr / 5
+    slopes = torch.tensor([one["value"] / 16 for one in rows])[:, None]
+    assert narrow.stderr == pytest.approx(float((slopes * nats).diff(dim=0).std()) / 8)
+    assert "paired)" in page(found)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"n": 32}, {"value": 21.0}, {"data_sha256": "other"}])
+def test_values_of_other_sequences_or_of_another_evaluation_are_not_paired(run, change):
+    nats = torch.full((64,), 16 * math.log(20.0), dtype=torch.float64) + torch.linspace(-1, 1, 64)
+    rows = [row(value=20.0), row(value=20.0) | change]
+    runs = [run("a", rows[0]), run("b", rows[1])]
+    for folder, content in zip(runs, rows, strict=True):
+        values.write(Path(folder), {values.name(Row.from_json(content)): nats})
+    assert [one.how for one in line(Comparison.of(runs), "b0").differences] in (["quadrature"], [])
+
+
+def test_a_damaged_file_of_values_is_named(run):
+    runs = [run("a", row()), run("b", row())]
+    Path("b", values.FILE).write_bytes(b"nonsense")
+    with pytest.raises(ValueError, match=r"eval-values.safetensors is damaged.*\nremove it"):
+        Comparison.of(runs)
+
+
+# what may not be compared
+
+
+def test_perplexities_of_different_tokenizers_are_not_subtracted_and_bits_per_character_are(run):
+    per_char = {"bits_per_char": 2.0, "bits_per_char_stderr": 0.03}
+    a = run("a", row(value=20, **per_char), tokenizer="gpt2", size="tiny")
+    b = run("b", row(value=4, data_sha256="other", length=64, **per_char | {"bits_per_char": 2.1}), size="tiny")
+    found = Comparison.of([a, b])
+    assert line(found, "b0").differences == ()
+    assert line(found, "b0").refused == {"b": "different tokenizers"}
+    bits = line(found, "b0_bits_per_char")
+    assert bits.differences[0].value == pytest.approx(0.1)
+    assert bits.differences[0].stderr == pytest.approx(0.03 * math.sqrt(2))
+    text = page(found)
+    assert "| b0, bits/char" in text
+    assert "have different tokenizers: what is counted per token depends on how much text a token is" in text
+
+
+def test_with_one_tokenizer_bits_per_character_say_nothing_new_and_are_left_out_of_the_page(run):
+    per_char = {"bits_per_char": 2.0, "bits_per_char_stderr": 0.03}
+    found = Comparison.of([run("a", row(**per_char), size="tiny"), run("b", row(**per_char), size="tiny")])
+    assert "bits/char" not in page(found)
+    assert "b0_bits_per_char" in {one["quantity"] for one in found.as_json()["lines"]}
+
+
+def test_samples_of_different_tokenizers_are_compared_only_as_texts_that_a_judge_reads(run):
+    rows = [sample("gen_ppl", 50, 1, 8), sample("entropy_bits", 6, 0.1, 8), sample("jumps", 90, 1, 8)]
+    ids = sample("gen_ppl", 50, 1, 8, retokenised=False)
+    found = Comparison.of([run("a", *rows, ids, tokenizer="x", size="s"), run("b", *rows, ids, size="s")])
+    assert line(found, "gen_ppl", retokenised=True).differences
+    assert line(found, "gen_ppl", retokenised=False).refused == {"b": "different tokenizers"}
+    assert line(found, "entropy_bits").refused == line(found, "jumps").refused == {"b": "different tokenizers"}
+    assert {one.at["retokenised"] for one in found.matches} == {True}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"data_sha256": "other"}, "not the same text"),
+        ({"length": 32}, "sequences of 16 and 32 tokens"),
+        ({"unit": "nats"}, "ppl and nats"),
+    ],
+)
+def test_numbers_of_another_text_length_or_unit_are_not_subtracted(run, change, reason):
+    found = Comparison.of([run("a", row()), run("b", row(**change))])
+    assert line(found, "b0").refused == {"b": reason}
+    assert reason in page(found)
+
+
+def test_disjoint_quantities_and_sets_are_shown_and_said_to_have_nothing_in_common(run):
+    a = run("a", row("b0"), row("b1", eta=1.0))
+    found = Comparison.of([a, run("b", row("b0", set="ptb"), row("bk"))])
+    assert [len(one.rows) for one in found.lines] == [1] * 4
+    text = page(found)
+    assert "## held-out" in text
+    assert "## ptb" in text
+    assert "No number was measured of two of these runs alike: evaluate them with the same settings." in text
+
+
+def test_what_is_no_bound_says_so_and_dtypes_that_differ_are_named(run):
+    coupled = {"is_bound": False, "coupling": "ExactOT", "ot_n": 64}
+    a = run("a", row("coupled", **coupled), row("b0"))
+    text = page(Comparison.of([a, run("b", row("coupled", **coupled), row("b0", dtype="bfloat16"))]))
+    assert "coupled (no bound)" in text
+    assert "b0 (no bound)" not in text
+    assert "Of bounds the difference is one of bounds" in text
+    assert "Dtypes differ (bfloat16, float32)." in text
+
+
+# which rows
+
+
+def test_the_newest_checkpoint_counts_then_the_row_from_most_sequences(run):
+    old, new = row(value=30, checkpoint=100, n=900), row(value=20, checkpoint=200, n=64)
+    more = row(value=21, checkpoint=200, n=128)
+    found = Comparison.of([run("a", new, more, old), run("b", row())])
+    assert line(found, "b0").rows["a"].value == 21
+
+
+def test_rows_of_another_recipe_are_left_out_and_counted(run):
+    a = run("a", row(recipe_hash="h"), row("b1", eta=1.0, recipe_hash="before"), steps=40)
+    found = Comparison.of([a, run("b", row(recipe_hash="h"), steps=40)])
+    assert [one.place["quantity"] for one in found.lines] == ["b0"]
+    assert "1 rows of a speak of another recipe than its folder holds now and are left out: hopflow eval a" in page(
+        found
+    )
+    b = run("c", row(recipe_hash="before"), steps=40)
+    with pytest.raises(ValueError, match=r"all its rows speak of another recipe than recipe.json\nrun: hopflow eval c"):
+        Comparison.of(["a", b])
+
+
+def test_recipes_are_compared_key_by_key_by_what_people_type(run):
+    a = run("a", row(), steps=40, coupling="independent", eps=0.01, tokens="char", data="t.txt")
+    b = run("b", row(), steps=40, coupling="exact", eps=0.01, tokens="char", data="t.txt", masks=None)
+    found = Comparison.of([a, b])
+    assert found.configuration == {"coupling": ["independent", "exact"]}
+    assert "| coupling | independent | exact |" in page(found)
+    same = Comparison.of([a, run("c", row(), steps=40, coupling="independent", eps=0.01, tokens="char", data="t.txt")])
+    assert "They do not differ." in page(same)
+    assert "Not known" in page(Comparison.of([run("d", row()), run("e", row())]))
+
+
+# steps to match
+
+
+def test_the_papers_claims_of_32_and_8_times_fewer_steps_come_out_of_its_table(run):
+    """Section 5.3 [exp_OT_l2]: 1024 steps without OT are matched by 32 with exact OT and averaged embeddings, by 128
+    with Sinkhorn; interpolated, by a few less.
+    """
+    a, b = run("a", *frontier(DFM_B, DFM_B_ERRORS)), run("b", *frontier(EXACT_EMA, EXACT_EMA_ERRORS))
+    found = Comparison.of([a, b, run("c", *frontier(SINKHORN, SINKHORN_ERRORS))])
+    ema, sinkhorn = (one for one in found.matches if one.target == "a")
+    assert (ema.run, ema.goal.steps, ema.reached.steps) == ("b", 1024, 32)
+    assert 27 < ema.low < ema.steps < 32 < ema.high < 36
+    assert ema.factor == pytest.approx(1024 / ema.steps)
+    assert ema.factor > 32
+    assert sinkhorn.reached.steps == 128
+    assert 90 < sinkhorn.low < sinkhorn.steps < 128 < sinkhorn.high < 310
+    assert "b needs 29.6 steps (95 %: 27.1 to 32.6) to reach a with 1024 (185.1 ± 1): 34.6 times fewer;" in page(found)
+    (back,) = [one for one in found.matches if (one.run, one.target) == ("a", "b")]
+    assert back.steps is back.reached is back.factor is back.low is None
+    text = page(found)
+    assert "a does not reach b with 1024 (159.9 ± 1): its best is 185.1 ± 1 with 1024 steps" in text
+
+
+def test_steps_are_interpolated_straight_in_logarithms():
+    curve = [Point(4, 100.0, 0.0), Point(64, 25.0, 0.0)]  # ppl = 200/√steps
+    found = match("b", curve, "a", [Point(128, 50.0, 0.0), Point(8, 1.0, 0.0)], {})
+    assert found.steps == pytest.approx(16.0)
+    assert found.low == found.high == pytest.approx(16.0)
+    assert found.factor == pytest.approx(8.0)
+
+
+def test_errors_widen_the_interval_and_what_is_beyond_the_measured_steps_is_open():
+    curve = [Point(4, 100.0, 1.0), Point(64, 48.0, 1.0)]
+    found = match("b", curve, "a", [Point(64, 50.0, 1.0)], {})
+    assert found.low < found.steps < 64
+    assert found.high is None
+    assert "to more than was measured" in str(found)
+    near = match("b", [Point(4, 100.0, 1.0), Point(64, 51.0, 1.0)], "a", [Point(64, 50.0, 1.0)], {})
+    assert near.steps is None
+    assert near.low < 64
+    assert "within the errors from" in str(near)
+
+
+def test_fewest_measured_steps_that_suffice_at_once_are_an_upper_limit():
+    found = match("b", [Point(8, 40.0, 1.0)], "a", [Point(1024, 50.0, 1.0)], {})
+    assert found.first
+    assert (
+        "needs at most 8 steps (95 %: less than 8 to 8) to reach a with 1024 (50 ± 1): at least 128 times fewer"
+        in str(found)
+    )
+
+
+def test_more_steps_are_called_more():
+    found = match("b", [Point(8, 90.0, 0.1), Point(512, 40.0, 0.1)], "a", [Point(16, 45.0, 0.1)], {})
+    assert "times as many" in str(found)
+
+
+def test_a_lower_perplexity_with_a_lower_entropy_is_no_plain_win(run):
+    a = run("a", *frontier(DFM_B, DFM_B_ERRORS))
+    found = Comparison.of([a, run("b", *frontier(EXACT_EMA, EXACT_EMA_ERRORS, [5.0] * 6))])
+    (one,) = [one for one in found.matches if one.target == "a"]
+    assert one.less_varied
+    assert "entropy 5 beside 6.25 bits: less varied, so no plain win" in str(one)
+    bare = match("b", [Point(8, 40.0, 1.0)], "a", [Point(1024, 50.0, 1.0)], {})
+    assert not bare.less_varied
+    assert "entropies were not measured" in str(bare)
+
+
+# the command
+
+
+def test_the_command_writes_markdown_and_json(run, hopflow):
+    runs = [
+        run("a", row(), *frontier(DFM_B, DFM_B_ERRORS)),
+        run("b", row(value=19), *frontier(SINKHORN, SINKHORN_ERRORS)),
+    ]
+    shown = hopflow("compare", *runs, "--json", "found.json")
+    assert shown.code == 0
+    assert shown.out.startswith("# a beside b\n")
+    found = json.loads(Path("found.json").read_text())
+    assert found["runs"] == ["a", "b"]
+    assert found["lines"][0]["differences"][0]["value"] == -1
+    assert found["steps_to_match"][0]["goal"]["steps"] == 1024
+    quiet = hopflow("compare", *runs, "--out", "found.md")
+    assert (quiet.code, quiet.out) == (0, "")
+    assert Path("found.md").read_text() == shown.out
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("", "cannot be read"),
+        ("[]", "cannot be read"),
+        ("{}", "cannot be read"),
+        ('{"rows": []}', "cannot be read"),
+        ('{"format": "hopflow evaluation", "version": 1, "rows": []}', "it has no rows"),
+        ('{"format": "hopflow evaluation", "version": 9, "rows": []}', "version 9"),
+        ('{"format": "hopflow evaluation", "version": 1, "rows": [{}]}', "a row lacks run"),
+        ('{"format": "hopflow evaluation", "version": 1, "rows": [3]}', "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+        ("\x00\xff", "cannot be read"),
+    ],
+)
+def test_a_damaged_file_is_one_message_with_the_command_that_makes_a_new_one(run, hopflow, damage, words):
+    runs = [run("a", row()), run("b", row())]
+    Path("b", "eval.json").write_text(damage, encoding="latin-1")
+    said = hopflow("compare", *runs)
+    assert said.code == 2
+    assert words in said.err
+    assert "hopflow eval b" in said.err
+    assert len(said.err.splitlines()) <= 6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"value": float("nan")},
+        {"value": "many"},
+        {"value": None},
+        {"value": -1.0},
+        {"stderr": -1.0},
+        {"n": "some"},
+        {"set": None},
+        {"quantity": ["b0"]},
+        {"eta": [0.0]},
+        {"steps": "few"},
+        {"steps": 0},
+        {"judge_hash": {}},
+        {"checkpoint": "last"},
+        {"bits_per_char": "two", "bits_per_char_stderr": 0.1},
+        {"unit": 3},
+    ],
+    ids=str,
+)
+def test_a_row_that_holds_what_cannot_be_is_one_message(run, hopflow, change):
+    said = hopflow("compare", run("a", row()), run("b", row() | change))
+    assert said.code == 2, said.err
+    assert "b/eval.json" in said.err
+    assert "hopflow eval b" in said.err
+
+
+def test_runs_that_are_not_there_not_measured_alone_or_named_twice_are_one_message_each(run, hopflow):
+    a = run("a", row())
+    Path("empty").mkdir()
+    cases = {
+        (): "name two or more runs",
+        (a,): "name two or more runs",
+        (a, a): "named twice",
+        (a, "./a"): "named twice",
+        (a, "nowhere"): "nowhere is not a folder",
+        (a, "empty"): "run: hopflow eval empty",
+    }
+    for words, message in cases.items():
+        said = hopflow("compare", *words)
+        assert said.code == 2
+        assert message in said.err
+    assert hopflow("compare", a, run("b", row()), "--out", "no/such/file.md").code == 2

@@ -1,0 +1,137 @@
+"""Rows: complete, the same after JSON, and never lost when others are added."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hopflow.evaluation import record
+from hopflow.evaluation.rows import NAMES, Row, merged
+
+ROW = Row(
+    run="runs/a",
+    set="held-out",
+    quantity="b0",
+    value=12.5,
+    stderr=0.25,
+    n=64,
+    unit="ppl",
+    is_bound=True,
+    eta=0.0,
+    dtype="float32",
+    recipe_hash="0123456789abcdef",
+    more={
+        "sampler": "η = 0, continuous time",
+        "steps": None,
+        "seed": 0,
+        "checkpoint": 300,
+        "weights": "average",
+        "nats": 2.0,
+        "nats_stderr": 0.5,
+        "nats_draw_stderr": 0.4,
+        "nats_sequence_stderr": 0.3,
+        "of": 64,
+        "length": 16,
+    },
+)
+
+
+def other(**changes) -> Row:
+    own = {key: value for key, value in changes.items() if key in NAMES}
+    more = {key: value for key, value in changes.items() if key not in NAMES}
+    return replace(ROW, **own, more={**ROW.more, **more})
+
+
+def test_a_row_has_the_names_of_the_one_row_type_first():
+    names = ["run", "set", "quantity", "value", "stderr", "n", "unit", "is_bound", "eta", "dtype", "recipe_hash"]
+    assert list(ROW.as_json())[: len(names)] == names
+    assert ROW.as_json()["sampler"] == "η = 0, continuous time"
+
+
+@pytest.mark.parametrize("row", [ROW, other(eta=None, recipe_hash=None, value=2.0)])
+def test_a_row_is_the_same_after_json(row):
+    assert Row.from_json(json.loads(json.dumps(row.as_json(), allow_nan=False))) == row
+
+
+def test_json_that_is_no_row_is_refused_by_what_it_lacks():
+    content = ROW.as_json()
+    del content["is_bound"], content["n"]
+    with pytest.raises(ValueError, match="a row lacks n, is_bound"):
+        Row.from_json(content)
+
+
+@pytest.mark.parametrize("changes", [{"value": float("inf")}, {"stderr": float("nan")}])
+def test_what_is_not_a_number_never_becomes_a_row(changes):
+    with pytest.raises(ValueError, match=r"b0 on held-out is .*: no number to report"):
+        other(**changes)
+
+
+def test_a_name_is_not_told_twice():
+    with pytest.raises(ValueError, match="a row has its own value"):
+        replace(ROW, more={"value": 3})
+
+
+DIFFERENT = [
+    {"set": "ptb"},
+    {"quantity": "b1"},
+    {"eta": 1.0},
+    {"steps": 32},
+    {"temperature": 0.9},
+    {"coupling": "ExactOT"},
+    {"ot_n": 64},
+    {"eps": 0.1},
+    {"cost": "Hamming"},
+    {"judge_hash": "ab"},
+    {"retokenised": False},
+    {"detokenised": "words"},
+    {"data_sha256": "ff"},
+    {"length": 32},
+    {"checkpoint": 600},
+    {"weights": "last"},
+    {"dtype": "bfloat16"},
+    {"recipe_hash": "f" * 16},
+    {"seed": 1},
+]
+
+
+def test_rows_that_differ_in_what_they_speak_of_all_stay():
+    rows = [ROW, *(other(**changes) for changes in DIFFERENT)]
+    assert merged(rows[:7], rows[4:]) == rows
+
+
+def test_of_two_estimates_of_one_number_the_one_from_more_stays():
+    more, less, again = other(n=128, value=12.0), other(n=32, value=13.0), other(value=12.6)
+    assert merged([ROW], [more]) == [more]
+    assert merged([ROW], [less]) == [ROW]
+    assert merged([ROW], [again]) == [again]
+
+
+def test_a_second_evaluation_adds_to_the_folder_and_loses_nothing(tmp_path):
+    assert record.read(tmp_path) == []
+    first, second = [ROW, other(quantity="b1", eta=1.0)], [other(set="ptb"), other(n=128)]
+    record.keep(tmp_path, first)
+    assert record.read(tmp_path) == first
+    whole = record.keep(tmp_path, second, ["no bk: because"])
+    assert record.read(tmp_path) == whole == [other(n=128), first[1], second[0]]
+    page = (tmp_path / "eval.md").read_text()
+    assert "## held-out, step 300" in page
+    assert "## ptb, step 300" in page
+    assert page.endswith("No bk: because.\n")
+    assert {f.name for f in tmp_path.iterdir()} == {"eval.json", "eval.md", ".eval.lock"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"format": "hopflow evaluation", "version": 1, "rows": [{"run": 1}]}', '{"format": "x"}', "null"],
+)
+def test_a_damaged_file_is_named_and_left_alone(tmp_path, content):
+    (tmp_path / "eval.json").write_text(content)
+    with pytest.raises(ValueError, match=r"eval\.json cannot be read: (.|\n)*move it away to begin a new one"):
+        record.keep(tmp_path, [ROW])
+    assert (tmp_path / "eval.json").read_text() == content
+
+
+def test_a_file_of_a_newer_hopflow_is_not_overwritten(tmp_path):
+    (tmp_path / "eval.json").write_text('{"format": "hopflow evaluation", "version": 2, "rows": []}')
+    with pytest.raises(ValueError, match="it is of version 2, this hopflow reads up to 1"):
+        record.keep(tmp_path, [ROW])

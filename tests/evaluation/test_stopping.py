@@ -1,0 +1,119 @@
+"""Stopping: parts add up to the whole, and each rule ends the work."""
+
+import math
+
+import pytest
+import torch
+
+from hopflow.estimate import Estimate
+from hopflow.evaluation import stopping
+from hopflow.evaluation.stopping import Until, again, beside, measure
+from toys import generator
+
+WHAT = {"quantity": "b0", "length": 4, "eta": 0.0, "is_bound": True, "calls": 2}
+
+
+def table(n: int, replicates: int = 2, seed: int = 0, between: float = 1.0, within: float = 1.0) -> torch.Tensor:
+    """Sequences with levels of their own, and draws around these."""
+    draw = generator(seed)
+    levels = 10 + between * torch.randn(n, 1, generator=draw, dtype=torch.float64)
+    return levels + within * torch.randn(n, replicates, generator=draw, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("sizes", [(30,), (16, 14), (5, 20, 5), (1, 29)])
+def test_parts_side_by_side_are_the_whole_measured_at_once(sizes):
+    values = table(30)
+    whole = Estimate.of(values, **WHAT)
+    parts = beside([Estimate.of(part, **WHAT) for part in values.split(sizes)])
+    for name in ("nats", "stderr", "draw_stderr", "n", "freedom", "calls"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name)), name
+
+
+def test_further_draws_lower_the_noise_of_draws_and_leave_that_of_sequences():
+    values = table(400, replicates=8, seed=1, between=2.0, within=3.0)
+    passes = [Estimate.of(part, **WHAT) for part in values.split(2, dim=1)]
+    found, whole = again(passes), Estimate.of(values, **WHAT)
+    assert found.nats == pytest.approx(whole.nats)
+    assert found.draw_stderr == pytest.approx(whole.draw_stderr, rel=0.1)
+    assert found.stderr == pytest.approx(whole.stderr, rel=0.1)
+    assert found.sequence_stderr == pytest.approx(2 / math.sqrt(400), rel=0.2)
+    assert found.calls == 8
+
+
+class Question:
+    """Answers from a table: one row per sequence, told apart by its first token; remembers what it was asked."""
+
+    def __init__(self, within: float = 1.0, between: float = 1.0) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.within, self.between = within, between
+
+    def __call__(self, x1, turn):
+        self.asked.append((len(x1), turn))
+        levels = 10 + self.between * (x1[:, :1].double() % 7 - 3)
+        noise = torch.randn(len(x1), 2, generator=generator(turn), dtype=torch.float64)
+        return [Estimate.of(levels + self.within * noise, **WHAT)]
+
+
+def sequences(n: int) -> torch.Tensor:
+    return torch.arange(n)[:, None].expand(n, 4)
+
+
+def test_it_stops_at_the_error_that_is_asked_for():
+    found = measure(Question(), sequences(4096), Until(error=0.05, seconds=1e9))
+    (estimate,) = found.estimates
+    assert found.why == "error"
+    assert estimate.stderr / 4 <= 0.05 < estimate.stderr / 4 * math.sqrt(4)  # with a quarter of them it was not there
+    assert found.rows == estimate.n < 4096
+
+
+def test_it_stops_at_the_number_of_sequences():
+    question = Question()
+    found = measure(question, sequences(200), Until(error=0.0, seconds=1e9, rows=100))
+    assert (found.why, found.rows, found.estimates[0].n) == ("rows", 100, 100)
+    assert sum(n for n, _ in question.asked) == 100
+
+
+def test_it_stops_when_the_time_is_over_but_not_before_the_first_block():
+    found = measure(Question(), sequences(200), Until(error=0.0, seconds=0.0))
+    assert (found.why, found.rows) == ("seconds", stopping.FIRST)
+
+
+def test_a_small_set_is_drawn_from_until_the_draws_leave_little_open():
+    question = Question(within=2.0, between=3.0)
+    found = measure(question, sequences(20), Until(error=0.02, seconds=1e9))
+    (estimate,) = found.estimates
+    assert found.why == "error"
+    assert found.rows == estimate.n == 20
+    assert estimate.draw_stderr / 4 <= 0.02 < estimate.stderr / 4  # more sequences there are none
+    assert [turn for _, turn in question.asked] == list(range(len(question.asked)))  # and never the same draws
+
+
+def test_what_belongs_together_is_not_parted_and_a_rest_is_not_used():
+    question = Question()
+    found = measure(question, sequences(70), Until(error=0.0, seconds=1e9, rows=67), unit=8)
+    assert all(n % 8 == 0 for n, _ in question.asked)
+    assert found.rows == 64
+
+
+def test_several_answers_come_from_the_same_draws_and_all_must_be_good_enough():
+    def question(x1, turn):
+        noise = torch.randn(len(x1), 2, generator=generator(turn), dtype=torch.float64)
+        return [Estimate.of(10 + noise, **WHAT), Estimate.of(12 + 5 * noise, **WHAT)]
+
+    found = measure(question, sequences(4096), Until(error=0.05, seconds=1e9))
+    small, large = found.estimates
+    assert large.stderr / 4 <= 0.05
+    assert large.nats == pytest.approx(12 + 5 * (small.nats - 10))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"error": -1.0}, "error and seconds are not negative"),
+        ({"seconds": float("nan")}, "error and seconds are not negative"),
+        ({"rows": 1}, "an error needs at least rows=2 sequences; got 1"),
+    ],
+)
+def test_a_rule_that_cannot_be_followed_is_refused(keys, message):
+    with pytest.raises(ValueError, match=message):
+        Until(**keys)
