@@ -477,6 +477,13 @@ def test_guidance_drops_a_prompt_by_showing_noise_in_its_place():
     assert run.tokens[0, :3].tolist() == [5, 6, 7]
 
 
+def test_guidance_leaves_impossible_tokens_impossible():
+    logits = torch.tensor([-torch.inf, 0.0, 1.0])
+    prompts = torch.tensor([[1, HOLE]]).expand(50, -1)
+    run = infill(lambda xt, t: logits.expand(*xt.shape, 3), Flow(Mask(Vocab(3, 1))), prompts, guidance=2.0)
+    assert (run.tokens > 0).all()
+
+
 def test_guidance_without_anything_to_lead_to_is_refused():
     with pytest.raises(ValueError, match="label or a prompt"):
         generate(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), n=2, length=2, guidance=2.0)
