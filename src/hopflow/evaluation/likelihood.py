@@ -92,7 +92,7 @@ class Likelihood:
         finite = flow.prediction.settles(flow.source)
         asked = []
         for eta in self.eta if finite else ():
-            # what is known of a network that knows the source's frequencies only halves the noise of the draws
+            # a network that knows the source's frequencies only has a known b1, and noise much like that of this one
             control = {"unigram": flow.source.token_probs()[: flow.vocab.data]} if eta == 1 and flow.source.full else {}
             asked.append(self._ask(subject, f"b{eta:g}", (nll_bound,), eta, eta=eta, **control))
         for steps in self.steps:
