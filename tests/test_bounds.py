@@ -109,7 +109,8 @@ def test_the_unigram_control_variate_keeps_the_mean_and_lowers_the_draw_noise(na
     counts = 1000 * unigram  # counts do as well as frequencies
     controlled = nll_bound(flow.model, flow.flow, x1, eta=1.0, unigram=counts, draws=16, batch=4096)
     assert agrees(controlled, target)
-    assert controlled.draw_stderr < 0.8 * plain.draw_stderr
+    # how rare the noisy tokens are is known anyway, and with a disjoint source the unigram network knows no more
+    assert controlled.draw_stderr < (1.05 if flow.flow.source.disjoint else 0.8) * plain.draw_stderr
 
 
 @pytest.mark.parametrize(
@@ -309,6 +310,14 @@ def test_a_target_that_underflows_has_a_finite_price(name):
     narrow, wide = (nll_bound(network(d), Flow(source), x1, eta=eta) for d in (torch.float32, torch.float64))
     assert narrow.nats == pytest.approx(wide.nats, rel=1e-4)
     assert narrow.nats > 100
+
+
+@pytest.mark.parametrize("name", toys.SOURCES)
+def test_what_the_network_calls_impossible_has_an_infinite_bound(name):
+    logits = torch.tensor([0.0, 0.0, -math.inf])
+    x1 = torch.tensor([[0, 2]]).repeat(64, 1)
+    estimate = nll_bound(lambda xt, t: logits.expand(*xt.shape, 3), Flow(toys.source(name)), x1)
+    assert estimate.nats == math.inf
 
 
 def test_a_token_the_source_never_draws_has_no_kappa_bound():

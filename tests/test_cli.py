@@ -69,9 +69,9 @@ def test_help_and_version_import_nothing_heavy(argument):
     assert imported_by(argument) == "[]"
 
 
-@pytest.mark.parametrize("argument", ["--help", "sed=1"])
-def test_a_commands_help_and_its_typos_do_not_wait_for_torch(argument):
-    assert imported_by("oracle", argument) in (
+@pytest.mark.parametrize("arguments", ["oracle --help", "oracle sed=1", "sample RUN stps=1", "infill RUN a stps=1"])
+def test_a_commands_help_and_its_typos_do_not_wait_for_torch(arguments):
+    assert imported_by(*arguments.split()) in (
         "[]",
         "['pydantic']",
     )  # new typers read arguments with pydantic
@@ -84,7 +84,7 @@ def test_no_help_of_any_command_waits_for_torch():
         "    with contextlib.suppress(SystemExit): cli.main()\n"
         "print(sorted({'torch', 'scipy', 'numpy'} & set(sys.modules)))"
     )
-    commands = ("train", "demo", "list", "oracle", "doctor")
+    commands = ("train", "sample", "infill", "eval", "demo", "list", "oracle", "doctor")
     groups = ("config show", "config diff", "config keys", "data list", "data fetch", "data prepare")
     groups += ("bench ot", "reproduce morse")
     run = subprocess.run([sys.executable, "-c", probe, *commands, *groups], capture_output=True, text=True, check=True)

@@ -86,12 +86,37 @@ def test_late_points_need_one_schedule_for_all_positions():
         Forced().draw(continuous(POSITIONAL), u, L, generator(0))
 
 
-def test_half_of_the_points_are_log_uniform_near_the_end():
-    u = stratified(1, 100_000, generator(0)).flatten()
-    rest = Forced(late=0.5).draw(continuous(Linear()), u, L, generator(0)).point.rest[:, 0]
-    for least in (1e-9, 1e-6, 1e-3):  # each decade of 12 holds a 24th, and the uniform half adds its own
-        share = float((rest <= least).double().mean())
-        assert share == pytest.approx(0.5 * (1 + math.log10(least) / 12) + 0.5 * least, abs=1e-3)
+def test_in_the_first_stratum_a_share_of_the_points_is_log_uniform():
+    at = Forced(late=0.5, grade=2.0).strata(100_000, 10, generator(0))
+    first, others = at.u[:, 0], at.u[:, 1:]
+    assert (first <= 0.01).all()
+    assert (others > 0.01).all()
+    for least in (1e-9, 1e-6, 1e-3):  # ten decades down from 1e-2, and the uniform half adds its own
+        share = float((first <= least).double().mean())
+        assert share == pytest.approx(0.5 * (12 + math.log10(least)) / 10 + 50 * least, abs=5e-3)
+
+
+@pytest.mark.parametrize("by", [Count(), Count(1.0), Forced(), Forced(late=0.0, grade=3.0)], ids=repr)
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_strata_weigh_their_points_so_that_means_are_kept(by, count):
+    """∫ of u^p from 0 to 1 is 1/(1+p), singular or not; and a constant is had without error but for late points."""
+    at = by.strata(40_000, count, generator(0))
+    edges = (torch.arange(count + 1, dtype=torch.float64) / count) ** by.grade
+    assert ((at.u > edges[:-1]) & (at.u <= edges[1:] + 1e-15)).all()
+    torch.testing.assert_close(at.u, edges[:-1] + at.place * edges.diff(), rtol=0, atol=1e-12)
+    for power in (0.0, 1.0, -0.3):
+        values = (at.weight * at.u**power).mean(1)
+        error = float(values.mean()) - 1 / (1 + power)
+        assert abs(error) <= 4 * float(values.std()) / len(values) ** 0.5 + 1e-12
+    if not getattr(by, "late", 0):
+        torch.testing.assert_close(at.weight.mean(1), torch.ones(len(at.u), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("grade", [0.5, math.inf, math.nan])
+def test_a_grade_that_is_none_is_refused(grade):
+    for by in (Count, Forced):
+        with pytest.raises(ValueError, match="from 1, evenly, upwards"):
+            by(grade=grade)
 
 
 def test_counted_draws_have_the_mean_of_the_path_for_what_only_noise_costs():

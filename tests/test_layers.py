@@ -14,8 +14,11 @@ LAYERS = (
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),
     ("flow",),
-    ("draws", "estimate", "samplers", "turns", "generation", "sampling", "integrals", "bounds", "exact", "storage"),
-    ("models", "data"),
+    (
+        *("draws", "controls", "estimate", "integrals", "bounds", "exact", "storage"),
+        *("samplers", "turns", "generation", "sampling"),
+    ),
+    ("models", "data", "prompts"),
     ("pretrained",),
     ("training", "evaluation"),
     ("recipes",),

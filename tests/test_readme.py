@@ -1,8 +1,9 @@
-"""The README and the training guide do what they say: their Python runs in order, their commands run as typed.
+"""The README and the guides do what they say: their Python runs in order, their commands run as typed.
 
 Training is shortened (`shortened`): a step for a thousand, and small sizes.
 """
 
+import json
 import re
 import shlex
 import subprocess
@@ -11,8 +12,11 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from hopflow import cli
+from hopflow.cli.infill import KEYS
+from hopflow.costs import Hamming
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -74,19 +78,49 @@ def test_the_readme_keeps_its_promises(book, monkeypatch, capsys):
     assert Path("runs/my_book-2").is_dir()
 
 
-def test_the_training_guide_runs_from_top_to_bottom(book, monkeypatch, capsys):
-    namespace = {"__name__": "training"}
-    for language, code in BLOCK.findall((ROOT / "docs" / "training.md").read_text(encoding="utf-8")):
+def follow(page: str, monkeypatch, capsys) -> dict:
+    """Do what a guide says from top to bottom; the names that its Python has left."""
+    namespace = {"__name__": page}
+    guide = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for language, code in BLOCK.findall(guide):
+        if language in ("toml", "text"):  # a file, whose first line is its name
+            name, _, content = code.removeprefix("# ").partition("\n")
+            Path(name).write_text(content)
+    for language, code in BLOCK.findall(guide):
         if language == "python":
-            exec(compile(code, "docs/training.md", "exec"), namespace)
-        elif language == "toml":  # its first line is its name
-            Path(code.splitlines()[0].removeprefix("# ")).write_text(code)
+            exec(compile(code, f"docs/{page}", "exec"), namespace)
         for words in commands(code) if language == "console" else []:
             end, said = run_here(shortened(words), monkeypatch, capsys)
             assert end == 0, f"{shlex.join(words)}\n{said}"
+    return namespace
+
+
+def test_the_training_guide_runs_from_top_to_bottom(book, monkeypatch, capsys):
+    namespace = follow("training.md", monkeypatch, capsys)
     assert [row["step"] for row in namespace["seen"]] == [0, 10, 20, 30, 39]
     assert Path("runs/my_book/checkpoints/step-000000008").is_dir()
     assert {f.name for f in Path("runs").iterdir()} >= {"words", "mine", "mine-1", "small", "own", "later", "my_book-2"}
+
+
+def test_the_sampling_guide_runs_from_top_to_bottom(book, monkeypatch, capsys):
+    namespace = follow("sampling.md", monkeypatch, capsys)
+    assert torch.equal(namespace["out"].path_cost(Hamming()), namespace["out"].jumps.double())
+    assert [text[:4] for text in namespace["filled"].text(namespace["saved"].tokenizer)] == ["ten ", "on t"]
+    assert len(Path("samples.jsonl").read_text().splitlines()) == 64
+    assert [json.loads(line)["prompt"] for line in Path("filled.jsonl").read_text().splitlines()] == [
+        "on the [MASK:4]",
+        "ten [MASK:5] fall",
+    ]
+
+
+def test_the_sampling_guide_names_every_setting_and_field(book, monkeypatch, capsys):
+    text = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    assert [key for key in KEYS if not re.search(rf"`?{key}(=|`|\b)", text)] == []
+    assert run_here(shortened(["hopflow", "train", "my_book.txt"]), monkeypatch, capsys)[0] == 0
+    words = ["hopflow", "infill", "runs/my_book", "a[MASK]", "guidance=1", "--out", "a.jsonl"]
+    assert run_here(words, monkeypatch, capsys)[0] == 0
+    (row,) = (json.loads(line) for line in Path("a.jsonl").read_text().splitlines())
+    assert [field for field in row if field != "index" and f"`{field}`" not in text] == []
 
 
 def test_the_run_folder_of_the_guide_is_the_one_that_is_written(book, monkeypatch, capsys):

@@ -180,11 +180,27 @@ def test_temperature_and_its_kin_narrow_the_prediction_and_with_it_the_whole_ker
     assert fits(run.tokens, oracle(flow, narrowed).law(steps=5, eta=1.0), flow.vocab.data) > 0.0001
 
 
+def test_a_proposal_that_is_not_accepted_is_no_redraw():
+    # all data are 0 and the network knows it: a proposal is accepted where there still is noise, with chance 1 - k
+    flow, n, steps = Flow(Uniform(Vocab(2)), prediction=Plain()), 4_000, 8
+
+    def knows(xt, t):
+        return torch.tensor([0.0, -torch.inf]).expand(*xt.shape, 2)
+
+    run = generate(knows, flow, n=n, length=1, steps=steps, eta=1.0, seed=1)
+    k = torch.arange(steps, dtype=torch.float64) / steps
+    r = 1 / (steps * (1 - k))
+    s = torch.minimum(r * (1 - k - 1 / steps) / (k + 1 / steps), 1 - r)
+    expected = (r + s * (1 - k)).sum()
+    assert abs(float(run.redraws.double().mean()) - expected) <= 4 * float(run.redraws.double().std()) / math.sqrt(n)
+
+
 @pytest.mark.parametrize("source", [Mask(Vocab(3, 1)), MultiMask(Vocab(2, 2))], ids=name)
 def test_where_data_stays_every_position_hops_exactly_once(source):
     flow = Flow(source)
     run = generate(random_network(flow), flow, n=500, length=L, steps=8, eta=1.0, seed=1)
     assert (run.changes >= 1).all()
+    assert (run.calls <= L).all()  # masks change places without the network
     still = generate(random_network(flow), flow, n=500, length=L, steps=8, seed=1)
     assert (still.changes == 1).all()
 

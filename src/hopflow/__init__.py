@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .bounds import kappa_bound as kappa_bound
     from .bounds import literal_second_bound as literal_second_bound
     from .bounds import nll_bound as nll_bound
+    from .bounds import precise_perplexity as precise_perplexity
     from .categorical import gumbel32 as gumbel32
     from .costs import Cost as Cost
     from .costs import Hamming as Hamming
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .predictions import Prediction as Prediction
     from .pretrained import from_pretrained as from_pretrained
     from .pretrained import save_pretrained as save_pretrained
+    from .prompts import prompt as prompt
     from .recipes import Recipe as Recipe
     from .samplers import Euler as Euler
     from .samplers import RandomOrder as RandomOrder
@@ -138,6 +140,7 @@ _HOME = {
     "Hops": "generation",
     "generate": "sampling",
     "infill": "sampling",
+    "prompt": "prompts",
     "Estimate": "estimate",
     "Draws": "draws",
     "Count": "draws",
@@ -147,6 +150,7 @@ _HOME = {
     "coupled_bound": "bounds",
     "coupled_number": "bounds",
     "literal_second_bound": "bounds",
+    "precise_perplexity": "bounds",
     "judge": "evaluation.judge",
     "generative_perplexity": "evaluation.generative",
     "Row": "evaluation.rows",

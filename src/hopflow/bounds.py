@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .controls import bends, coverage, hardness, trends, without
 from .couplings import Coupling, Independent
-from .draws import Count, Draw, Draws, Forced, stratified
+from .draws import Count, Draw, Draws, Forced
 from .estimate import Estimate
 from .flow import Flow
-from .integrals import Integral, LastStep, LiteralSecond, Proposal, Rates, Steps
+from .integrals import Integral, LastStep, LiteralSecond, Precise, Proposal, Rates, Steps
 from .network import Network, clock_dtype, resting
 from .paths import PathSample
 from .predictions import Evidence
@@ -47,7 +48,7 @@ def nll_bound(
     """An upper bound on -log p_θ(x1), p_θ the law of samples drawn with this η: `b0`, `b1`; with steps=N `bn`.
 
     theory.md (B) and (B_N). end=δ stops the continuous sampler at 1-k = δ, where it redraws every position once.
-    `unigram`, the token counts or frequencies, is a control variate for b1. `draws` is the number of points per
+    `unigram`, the token counts or frequencies, is one more control variate for b1. `draws` is the number of points per
     sequence, in 2 or more replicates that the error comes from (16 in all, so that one sequence alone gets 16), and
     `by` how they are drawn.
     """
@@ -70,17 +71,11 @@ def nll_bound(
         raise ValueError(
             "the unigram control variate has a known mean only for eta=1 in continuous time (no steps, no end)"
         )
-    countable = steps is None and end == 0 and _countable(flow)
-    if isinstance(by, Count) and not countable:
-        raise ValueError(
-            "Count needs a disjoint source under Carry or Evidence, one schedule for all positions, and continuous "
-            "time to its end (no steps, no end); use Forced()"
-        )
-    by = by or (Count() if countable else _forced(flow))
+    by = _chosen(by, flow, countable=steps is None and end == 0 and _countable(flow))
     integral: Integral = Rates(flow.schedule, eta, end) if steps is None else Steps(flow.schedule, steps, eta)
     parts = [(integral, by)]
     if end > 0:
-        parts.append((LastStep(flow.schedule, end), Forced(noise=0.0, late=0.0)))
+        parts.append((LastStep(flow.schedule, end), Forced(noise=0.0, late=0.0, grade=1.0)))
     name = "bn" if steps is not None else "b_eta" if callable(eta) else f"b{eta:g}"
     run = _Run(model, flow, draws, seed, batch, unigram)
     return run.estimate(x1, parts, quantity=name, eta=eta, is_bound=True, characters=characters)
@@ -173,13 +168,53 @@ def literal_second_bound(
             f"the second bound is infinite under {type(flow.prediction).__name__}; use Carry() or Evidence()."
         )
     run = _Run(model, flow, draws, seed, batch)
-    parts: list[tuple[Integral, Draws]] = [(LiteralSecond(flow.schedule), Forced(noise=0.4, data=0.4, late=0.0))]
+    parts: list[tuple[Integral, Draws]] = [
+        (LiteralSecond(flow.schedule), Forced(noise=0.4, data=0.4, late=0.0, grade=1.0))
+    ]
     return run.estimate(x1, parts, quantity="literal_second", eta=0.0, is_bound=True)
+
+
+def precise_perplexity(
+    model: Network,
+    flow: Flow,
+    x1: Int[Tensor, "n L"],
+    *,
+    draws: int = 16,
+    by: Draws | None = None,
+    unigram: Float[Tensor, " Vd"] | None = None,
+    seed: int = 0,
+    batch: int = 64,
+    characters: float | None = None,
+) -> Estimate:
+    """`precise`: -log p_θ(x1) at η = 0, with the ratios of p_θ that the network implies in place of the true ones.
+
+    Theorem A.2 [precise-perplexity-theorem], given x1 alone; theory.md (P). Exact for a network whose logits ignore
+    the context or know the truth; otherwise an approximation on neither side of the truth, *not* a bound. With a
+    disjoint source it is b0, draw by draw.
+    """
+    if not flow.prediction.settles(flow.source):
+        raise ValueError(
+            f"the precise perplexity is infinite under {type(flow.prediction).__name__} with "
+            f"{type(flow.source).__name__}, as b0 is; it needs prediction=Evidence()."
+        )
+    run = _Run(model, flow, draws, seed, batch, unigram)
+    parts: list[tuple[Integral, Draws]] = [(Precise(flow.schedule), _chosen(by, flow, countable=_countable(flow)))]
+    return run.estimate(x1, parts, quantity="precise", eta=0.0, is_bound=False, characters=characters)
 
 
 def _countable(flow: Flow) -> bool:
     """Only first redraws count, and all positions share a clock: the count estimator is right, and the best."""
     return flow.prediction.stays(flow.source) and not isinstance(flow.schedule, Positional)
+
+
+def _chosen(by: Draws | None, flow: Flow, countable: bool) -> Draws:
+    """The draws asked for, or the best there are."""
+    if isinstance(by, Count) and not countable:
+        raise ValueError(
+            "Count needs a disjoint source under Carry or Evidence, one schedule for all positions, and continuous "
+            "time to its end (no steps, no end); use Forced()"
+        )
+    return by or (Count() if countable else _forced(flow))
 
 
 def _forced(flow: Flow) -> Forced:
@@ -215,19 +250,17 @@ class _Run:
         replicates, strata = self._layout(len(x1))
         generator = torch.Generator().manual_seed(self.seed)
         rows = max(1, BLOCK // (replicates * strata * x1.shape[1]))
-        values = []
+        tables = []
         with resting(self.model):
             for block in x1.split(rows):
-                many = block.repeat_interleave(replicates, 0)
-                x0 = self.flow.source.sample(len(many) * strata, x1.shape[1], generator=generator)
-                total = torch.zeros(len(many), dtype=torch.float64)
-                for integral, by in parts:
-                    total += self._integrate(integral, by, x0, many, strata, generator)
-                values.append(total.view(len(block), replicates))
-        start = torch.as_tensor(start).cpu().double()
-        if self.unigram is not None:  # the known mean of the control variate
-            start = start - self._log_unigram()[x1.cpu()].sum(1)
-        return self._of(torch.cat(values) + start.view(-1, 1), x1, replicates * strata * len(parts), **what)
+                many = block.repeat_interleave(replicates * strata, 0)
+                x0 = self.flow.source.sample(*many.shape, generator=generator)
+                tables.append(self._sum(parts, x0, many, (len(block), replicates, strata), generator))
+        values, columns = (torch.cat(table) for table in zip(*tables, strict=True))
+        if self.unigram is not None:
+            columns[..., 0] += self._log_unigram()[x1.cpu()].sum(1)[:, None, None]  # less its known mean
+        left = without(values, columns).mean(2) + torch.as_tensor(start).cpu().double().view(-1, 1)
+        return self._of(left, x1, replicates * strata * len(parts), **what)
 
     def coupled(
         self,
@@ -258,44 +291,60 @@ class _Run:
         batches = x1.split(minibatch)
         replicates, strata = self._layout(len(batches))
         generator = torch.Generator().manual_seed(self.seed)
-        rates, values = Rates(self.flow.schedule, 0.0), []
+        rates, tables, information = Rates(self.flow.schedule, 0.0), [], []
         with resting(self.model):
             for rows in batches:
                 for _ in range(replicates):  # fresh source rows each time
                     x0 = self.flow.source.sample(*rows.shape, generator=generator, device=x1.device)
                     pairs = coupling.pair(x0, rows, generator, embedding=embedding, network=self.model)
-                    x0 = pairs.x0.repeat_interleave(strata, 0)
-                    nats = self._integrate(rates, by, x0, pairs.x1, strata, generator).mean()
-                    values.append(nats + with_information * pairs.information)
-        table = torch.stack(values).view(len(batches), replicates)
+                    x0, paired = (x.repeat_interleave(strata, 0) for x in (pairs.x0, pairs.x1))
+                    tables.append(self._integrate(rates, by, x0, paired, (minibatch, 1, strata), generator))
+                    information.append(with_information * pairs.information)
+        values, columns = (torch.stack(table).flatten(1, 3) for table in zip(*tables, strict=True))
+        shape = len(batches), replicates, minibatch * strata
+        table = without(values.view(shape), columns.view(*shape, -1)).mean(2)
+        table = table + torch.tensor(information, dtype=table.dtype).view(shape[:2])
         is_bound = with_information or isinstance(coupling, Independent)
         name = "coupled_info" if with_information else "coupled"
         what |= {"quantity": name, "eta": 0.0, "is_bound": is_bound, "coupling": type(coupling).__name__}
         return self._of(table, x1, replicates * strata, **what)
+
+    def _sum(
+        self,
+        parts: list[tuple[Integral, Draws]],
+        x0: Int[Tensor, "N L"],
+        x1: Int[Tensor, "N L"],
+        shape: tuple[int, int, int],
+        generator: torch.Generator,
+    ) -> tuple[Float[Tensor, "n R S"], Float[Tensor, "n R S C"]]:
+        """Draws of the sum, whose mean over the strata is that of a replicate, and the columns that explain them."""
+        tables = [self._integrate(integral, by, x0, x1, shape, generator) for integral, by in parts]
+        return torch.stack([values for values, _ in tables]).sum(0), torch.cat([columns for _, columns in tables], -1)
 
     def _integrate(
         self,
         integral: Integral,
         by: Draws,
         x0: Int[Tensor, "N L"],
-        x1: Int[Tensor, "rows L"],
-        strata: int,
+        x1: Int[Tensor, "N L"],
+        shape: tuple[int, int, int],
         generator: torch.Generator,
-    ) -> Float[Tensor, " rows"]:
-        """The integral for each row, averaged over its strata."""
-        u = stratified(len(x1), strata, generator).flatten()
-        draw = by.draw(integral.clock, u, x1.shape[1], generator)
-        many = x1.repeat_interleave(strata, 0)
-        values = [
-            self._values(integral, draw.rows(at), x0[at].to(x1.device), many[at])
-            for at in (slice(i, i + self.batch) for i in range(0, len(many), self.batch))
+    ) -> tuple[Float[Tensor, "n R S"], Float[Tensor, "n R S C"]]:
+        n, replicates, strata = shape
+        at = by.strata(n * replicates, strata, generator)
+        draw = by.draw(integral.clock, at.u.flatten(), x1.shape[1], generator).counted(at.weight.flatten())
+        pieces = [
+            self._values(integral, draw.rows(piece), x0[piece].to(x1.device), x1[piece])
+            for piece in (slice(i, i + self.batch) for i in range(0, len(x1), self.batch))
         ]
-        return torch.cat(values).view(len(x1), strata).mean(1)
+        nats, *unigram = (torch.cat(column).view(*shape, -1) for column in zip(*pieces, strict=True))
+        hard = hardness(coverage(draw).view(*shape, -1), nats, x1.view(*shape, -1)[:, 0, 0].cpu())
+        return nats.sum(3), torch.cat([*unigram, trends(at).view(*shape, -1), hard, bends(at).view(*shape, -1)], -1)
 
     def _values(
         self, integral: Integral, draw: Draw, x0: Int[Tensor, "N L"], x1: Int[Tensor, "N L"]
-    ) -> Float[Tensor, " N"]:
-        """The weighted integrand at each draw; one network call."""
+    ) -> list[Float[Tensor, "N _"]]:
+        """The weighted integrand at each draw and position, and the sum of the unigram network's; one network call."""
         xt = torch.where(draw.noisy.to(x1.device), x0, x1)
         t = draw.point.t.to(clock_dtype(self.model)).to(x1.device)
         logits = self.model(xt, t)
@@ -305,13 +354,14 @@ class _Run:
         nats = integral.terms(self.flow.scores(logits, sample), point)
         if bool(torch.isnan(nats).any()):
             raise ValueError("the network gave NaN: no number can be reported; look at its weights and its inputs")
+        columns = [nats]
         if self.unigram is not None:  # the network that knows the frequencies only, on the same xt
             law = self._log_unigram().to(sample.rest.dtype).to(xt.device)
             nothing = torch.zeros(*xt.shape, 1, device=xt.device)
             control = Scores.from_head(nothing, lambda f: law.expand(len(f), -1), sample, Evidence(), self.flow.source)
-            nats = nats - integral.terms(control, point)
+            columns.append(integral.terms(control, point).sum(1, keepdim=True))
         self.dtype = str(logits.dtype).removeprefix("torch.")
-        return nats.sum(1).cpu().double() * draw.weight
+        return [column.cpu().double() * draw.weight[:, None] for column in columns]
 
     def _layout(self, units: int) -> tuple[int, int]:
         """Replicates and strata: an error under stratified times needs replicates, in all at least 16."""

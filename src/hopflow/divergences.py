@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .predictions import Prediction
+from .predictions import Evidence, Prediction
 from .scores import Scores
 from .sources import Source
 from .velocities import Eta, divergence, eta_at, still_noise
@@ -50,6 +50,17 @@ def proposal_divergence(scores: Scores) -> Float[Tensor, "B L"]:
     theory.md (B_κ)
     """
     rows = partial(_proposal_rows, source=scores.source, prediction=scores.prediction)
+    sample = scores.sample
+    return scores.over_rows(rows, sample.xt, sample.x1, sample.rest.expand(sample.xt.shape))
+
+
+def implied_terms(scores: Scores) -> Float[Tensor, "B L"]:
+    """Eq. (159) [loglikelighood_eq] per unit of k: the terms of (B) at η = 0, less those of the reversed velocities.
+
+    The ratios of the model's law that the reversed ones need are those that P implies. All is said at xt: the terms of
+    a neighbour that moves to xt are counted where xt is that neighbour.  theory.md (P)
+    """
+    rows = partial(_implied_rows, source=scores.source, prediction=scores.prediction)
     sample = scores.sample
     return scores.over_rows(rows, sample.xt, sample.x1, sample.rest.expand(sample.xt.shape))
 
@@ -129,6 +140,34 @@ def _proposal_rows(
     c = odds[:, None] * at_x1 + noise[:, None] * p0[: source.vocab.data]
     v = log_p.exp() / rest[:, None]
     return torch.where(at_xt, 0.0, divergence(c, v, v - c, log_p - rest.log()[:, None])).sum(1)
+
+
+def _implied_rows(
+    logits: Float[Tensor, "n Vd"],
+    xt: Int[Tensor, " n"],
+    x1: Int[Tensor, " n"],
+    rest: Float[Tensor, " n"],
+    source: Source,
+    prediction: Prediction,
+) -> Float[Tensor, " n"]:
+    log_p, at_xt, at_x1 = _rows(logits, xt, x1, rest, source, prediction)
+    k, p0 = 1 - rest, source.probs_on(logits.device, log_p.dtype)
+    shift = Evidence().shift(xt, rest, source)
+    certain = torch.isinf(shift)  # xt stays, and nothing moves to it that the path given x1 knows of
+    log_c = torch.where(at_xt & ~certain[:, None], log_p - shift[:, None], log_p).log_softmax(1)  # P less its evidence
+    c = log_c.exp()
+    other, at_z = torch.where(at_xt, 0.0, c).sum(1), torch.where(at_xt, c, 0.0).sum(1)
+    noise, noise_z = rest[:, None] * p0[: source.vocab.data], rest * p0[xt]
+    law, law_z = noise + k[:, None] * c, noise_z + k * at_z  # what P implies of this position at k, given the others
+    # the moves to y ≠ xt, undone, but for y = x1, which may be so unlikely that only its logarithm does not underflow
+    undone = torch.where(at_xt | at_x1, 0.0, c * noise / torch.where(law > 0, law, 1.0)).sum(1)
+    log_c1, noise_1 = log_c.gather(1, x1[:, None])[:, 0], rest * p0[x1]
+    log_law_1 = torch.logaddexp(noise_1.log(), k.log() + log_c1)
+    hit = (noise_1 + k) * (log_c1 - log_law_1).exp()
+    log_ratio = (noise_1 + k).log() - log_law_1 + law_z.log() - noise_z.log()
+    misses = (noise_z * other / law_z - undone - hit + log_ratio) / rest
+    arrived = p0[xt] * (other / law_z - undone / (noise_z + k))
+    return torch.where(certain, 0.0, torch.where(xt == x1, arrived, misses))
 
 
 def _rows(

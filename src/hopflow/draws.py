@@ -8,7 +8,7 @@ Estimating).
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -54,9 +54,34 @@ class Draw:
         p = self.point
         return Draw(Point(p.t[at], p.rest[at], p.noise[at], p.speed[at]), self.noisy[at], self.weight[at])
 
+    def counted(self, weight: Float[Tensor, " N"]) -> "Draw":
+        """The same, where each draw counts so much in the mean of a row."""
+        return replace(self, weight=weight * self.weight)
+
+
+@dataclass(frozen=True)
+class Strata:
+    """Per row, one number u in each part of (0, 1]: where in its part, and what it counts in the mean of the row."""
+
+    u: Float[Tensor, "rows S"]
+    place: Float[Tensor, "rows S"]
+    weight: Float[Tensor, "rows S"]
+    width: Float[Tensor, " S"]
+    """The mean of the weight: that of a part in units of 1/S."""
+
 
 class Draws(ABC):
     """A way to draw points and noisy positions from stratified uniforms u."""
+
+    grade: float
+    """Strata end at (s/S)^grade: with more than 1 they are narrow, and points dense, towards 1-k = 0."""
+
+    def strata(self, rows: int, count: int, generator: torch.Generator | None) -> Strata:
+        """Numbers for `rows` rows; all of a part count the same, so that the mean of a constant has no error."""
+        edges = (torch.arange(count + 1, dtype=torch.float64) / count) ** self.grade
+        place = 1 - torch.rand(rows, count, generator=generator, dtype=torch.float64)
+        width = count * edges.diff()
+        return Strata(edges[:-1] + place * edges.diff(), place, width.expand(rows, -1), width)
 
     @abstractmethod
     def draw(self, clock: Clock, u: Float[Tensor, " N"], length: int, generator: torch.Generator | None) -> Draw: ...
@@ -67,13 +92,14 @@ class Forced(Draws):
     """For any source: with chance `noise` one position is made noisy, with chance `data` one is made data.
 
     theory.md (V), with a = 1 - noise - data; Forced(0) is uniform k, whose error cannot be trusted. A network that
-    contradicts the data pays at positions that have arrived, until 1-k is very small: a share `late` of the points has
-    1-k log-uniform. `data` is for integrands that are also singular at k = 0.
+    contradicts the data pays at positions that have arrived, until 1-k is very small: in the stratum next to k = 1 a
+    share `late` of the points has 1-k log-uniform. `data` is for integrands that are also singular at k = 0.
     """
 
     noise: float = 0.5
     data: float = 0.0
-    late: float = 0.5
+    late: float = 0.75
+    grade: float = 2.0
 
     def __post_init__(self) -> None:
         if self.noise < 0 or self.data < 0 or self.noise + self.data > 1:
@@ -82,12 +108,25 @@ class Forced(Draws):
             )
         if not 0 <= self.late < 1:
             raise ValueError(f"late is the share of points near k = 1, in [0, 1); got {self.late}")
+        _check_grade(self.grade)
+
+    def strata(self, rows: int, count: int, generator: torch.Generator | None) -> Strata:
+        even = super().strata(rows, count, generator)
+        if not self.late:
+            return even
+        edge, first = count**-self.grade, torch.arange(count) == 0
+        u, density = self._spread(even.place[:, :1], edge)
+        return Strata(
+            torch.where(first, u, even.u),
+            torch.where(first, u / edge, even.place),
+            torch.where(first, even.weight / density, even.weight),
+            even.width,
+        )
 
     def draw(self, clock: Clock, u: Float[Tensor, " N"], length: int, generator: torch.Generator | None) -> Draw:
         grid = u[:, None].expand(-1, length)
         position = (uniform(u, generator) * length).long().clamp(max=length - 1)
         which = uniform(u, generator)[:, None]
-        u, density = self._spread(u)
         point = clock(u, position)
         if self.late and point.rest.shape[1] > 1:
             raise ValueError("points near k = 1 need one schedule for all positions; use Forced(late=0)")
@@ -99,15 +138,15 @@ class Forced(Draws):
         forced_noise = torch.where(noisy, point.speed / point.noise, 0.0).mean(1)
         forced_data = torch.where(noisy, 0.0, point.speed / (1 - point.noise)).mean(1) if self.data else 0.0
         free = (1 - self.noise - self.data) * point.speed.mean(1)
-        return Draw(point, noisy, 1 / density / (free + self.noise * forced_noise + self.data * forced_data))
+        return Draw(point, noisy, 1 / (free + self.noise * forced_noise + self.data * forced_data))
 
-    def _spread(self, u: Float[Tensor, " N"]) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-        """Uniform u to 1 - k, a share `late` of it log-uniform down to LEAST, and the density of that."""
-        if not self.late:
-            return u, torch.ones_like(u)
-        span = -math.log(LEAST)
-        rest = torch.where(u <= self.late, torch.exp(-span * (1 - u / self.late)), (u - self.late) / (1 - self.late))
-        density = (1 - self.late) + torch.where(rest >= LEAST, self.late / (span * rest), 0.0)
+    def _spread(self, u: Float[Tensor, "N 1"], edge: float) -> tuple[Float[Tensor, "N 1"], Float[Tensor, "N 1"]]:
+        """Uniform u to 1 - k in (0, edge], a share `late` of it log-uniform down to LEAST, and its density there."""
+        span = math.log(edge / LEAST)
+        rest = torch.where(
+            u <= self.late, edge * torch.exp(-span * (1 - u / self.late)), edge * (u - self.late) / (1 - self.late)
+        )
+        density = (1 - self.late) + torch.where(rest >= LEAST, self.late * edge / (span * rest), 0.0)
         return rest, density
 
 
@@ -116,14 +155,24 @@ class Count(Draws):
     """For disjoint sources: m uniform on 1 … L, m random positions noisy, weight L/m on what each noisy position costs.
 
     The m-th least of L uniforms is 1-k given m, and the m positions below it are the noisy ones: k | m ~
-    Beta(L-m+1, m).
+    Beta(L-m+1, m). The mean of m prices has a variance like 1/m, so that points should be dense like 1/√m: grade 2.
     """
+
+    grade: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check_grade(self.grade)
 
     def draw(self, clock: Clock, u: Float[Tensor, " N"], length: int, generator: torch.Generator | None) -> Draw:
         m = (u * length).long().clamp(max=length - 1)  # noisy positions, less one
         level = 1 - torch.rand(len(u), length, generator=generator, device=u.device, dtype=u.dtype)  # in (0, 1]
         rest = level.sort(1).values.gather(1, m[:, None])  # (N, 1)
         return Draw(clock(rest[:, 0], m), level <= rest, length * rest[:, 0] / (m + 1))
+
+
+def _check_grade(grade: float) -> None:
+    if not 1 <= grade < math.inf:
+        raise ValueError(f"grade says how dense points are towards k = 1, from 1, evenly, upwards; got {grade:g}")
 
 
 def stratified(

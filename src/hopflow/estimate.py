@@ -11,8 +11,9 @@ from .velocities import Eta
 
 def mean_and_error(values: Shaped[Tensor, " n"]) -> tuple[float, float]:
     """The mean of independent values, and its standard error; of a single one nothing is known, and 0 is said."""
-    error = float(values.double().std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return float(values.double().mean()), error
+    values = values.cpu().double()  # on the CPU: not every device has float64
+    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return float(values.mean()), error
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ class Generation:
     def path_cost(self, cost: Cost, embedding: Float[Tensor, "V D"] | None = None) -> Float[Tensor, " n"]:
         """The dynamic cost of each sequence: the sum of s(from, to) over its hops. Theorem 3.1 [theorem1]"""
         hops = self._hops()
-        paid = cost.dissimilarity(hops.before, hops.after, embedding).double()
-        return paid.new_zeros(len(self.tokens)).index_add(0, hops.row, paid)
+        paid = cost.dissimilarity(hops.before, hops.after, embedding).cpu().double()
+        return paid.new_zeros(len(self.tokens)).index_add(0, hops.row.cpu(), paid)
 
     def at(self, t: float) -> Int[Tensor, "n L"]:
         """The sequences as they stood at this time, before what moves then."""
@@ -94,7 +94,7 @@ class Generation:
         eta = "η(t)" if callable(self.eta) else f"{self.eta:g}"
         return (
             f"{len(self.tokens)} sequences, {self.sampler.label}, eta {eta}: jumps {jumps:.4g} ± {error:.2g} and "
-            f"{float(self.calls.double().mean()):.4g} network calls per sequence"
+            f"{mean_and_error(self.calls)[0]:.4g} network calls per sequence"
         )
 
     def _hops(self) -> Hops:

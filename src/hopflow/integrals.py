@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .divergences import kernel_divergence, proposal_divergence, rate_divergence
+from .divergences import implied_terms, kernel_divergence, proposal_divergence, rate_divergence
 from .draws import Point, continuous
 from .schedules import Schedule
 from .scores import Scores
@@ -91,6 +91,22 @@ class Proposal(Integral):
 
     def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
         return point.speed * proposal_divergence(scores)
+
+
+@dataclass(frozen=True)
+class Precise(Integral):
+    """∫ dk of the rate divergence less that of the reversed rates, by the ratios that the network implies.
+
+    Theorem A.2 [precise-perplexity-theorem], theory.md (P)
+    """
+
+    schedule: Schedule
+
+    def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> Point:
+        return continuous(self.schedule)(u, position)
+
+    def terms(self, scores: Scores, point: Point) -> Float[Tensor, "N L"]:
+        return point.speed * implied_terms(scores)
 
 
 @dataclass(frozen=True)

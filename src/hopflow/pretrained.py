@@ -101,7 +101,7 @@ def from_pretrained(
     Weights go to the CPU unless `device` says otherwise. Pass a `model` of your own to have it filled, where it is.
     Of a run's folder the newest checkpoint is read.
     """
-    folder = _newest(Path(folder))
+    folder = newest(Path(folder))
     config = _read_config(folder)
     weights = _weights(config)
     _verify(folder / weights, config["sha256"][weights])
@@ -116,7 +116,7 @@ def from_pretrained(
     return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256)
 
 
-def _newest(folder: Path) -> Path:
+def newest(folder: Path) -> Path:
     """The folder itself, or the newest checkpoint of a run's folder, each of which is a saved network."""
     saved = sorted(folder.glob("checkpoints/step-*")) if not (folder / CONFIG).exists() else []
     return saved[-1] if saved else folder

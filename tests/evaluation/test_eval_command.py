@@ -162,7 +162,8 @@ def test_a_folder_of_save_pretrained_is_measured_and_nothing_is_written_to_it(ho
     [
         (["steps=0"], "steps from 1 to 1048576 between commas"),
         (["stps=8"], "did you mean 'steps'"),
-        (["eta=a"], "a number from 0 on is expected"),
+        (["eta=a"], "a number is expected"),
+        (["eta=-1"], "a number from 0 on is expected"),
         (["n=4", "n=5"], "setting 'n' is given twice"),
         (["data="], "a file or the name of a set is expected"),
         (["data=a.txt", "data=a.txt"], "setting 'data=a.txt' is given twice"),

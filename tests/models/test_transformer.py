@@ -332,7 +332,7 @@ def test_what_is_no_batch_of_tokens_is_refused(xt):
 
 @pytest.mark.parametrize(("name", "near"), [("smal", "small"), ("Tiny", "tiny"), ("gigantic", None)])
 def test_an_unknown_size_is_refused_with_the_nearest(name, near):
-    with pytest.raises(ValueError, match=f"did you mean '{near}'" if near else "Sizes: tiny, mini, small, medium"):
+    with pytest.raises(ValueError, match=f"did you mean '{near}'" if near else "sizes are tiny, mini, small, medium"):
         Transformer(VOCAB, name)
 
 

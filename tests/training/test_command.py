@@ -43,6 +43,7 @@ def test_training_a_text_file_says_what_how_and_where(hopflow, fox, tmp_path, mo
     assert list(shown)[:5] == ["steps", "time", "loss", "b0", "jumps"]
     assert shown["steps"].split() == ["4,", "256", "tokens"]
     assert "runs/fox: checkpoints, metrics.csv, metrics.jsonl, recipe.json, samples.jsonl" in shown["folder"]
+    assert shown["draw from it"].strip() == "hopflow sample runs/fox"
     assert shown["train longer"].strip() == "hopflow train runs/fox steps=8"
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench, config, data, demo, looks, reproduce, train
+from . import bench, config, data, demo, infill, looks, reproduce, sample, train
 from .codes import BUG, ENVIRONMENT, INTERRUPTED, OK, USER
 from .eval import evaluate
 
@@ -33,6 +33,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(train.train)
+app.command()(sample.sample)
+app.command()(infill.infill)
 app.command("eval")(evaluate)
 app.command()(demo.demo)
 app.command("list")(config.list_recipes)

@@ -109,6 +109,7 @@ def _show_run(run: "Run", recipe: "Recipe", json_file: Path | None) -> None:
     if lowest is not None and lowest["step"] != last["step"]:
         shown["best"] = f"{next(iter(training_log.looked(lowest).values()))}, at step {lowest['step'] + 1}"
     shown["folder"] = f"{run.path}: {', '.join(sorted(f.name for f in run.path.iterdir() if f.name[0] != '.'))}"
+    shown["draw from it"] = f"hopflow sample {shlex.quote(str(run.path))}"
     if recipe.rate == "constant":
         shown["train longer"] = f"hopflow train {shlex.quote(str(run.path))} steps={2 * run.step}"
     shown["all its keys"] = f"hopflow config show {shlex.quote(str(run.path))}"

@@ -1,5 +1,6 @@
 """Words: what commands take, options and settings written key=value."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,6 +56,26 @@ def whole_number(text: str) -> int:
 def whole_numbers(text: str) -> tuple[int, ...]:
     """Whole numbers between commas."""
     return tuple(whole_number(part) for part in text.split(","))
+
+
+def at_least_one(text: str) -> int:
+    if whole_number(text) < 1:
+        raise ValueError("a whole number from 1 on is expected, e.g. 32")
+    return int(text)
+
+
+def real_number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("a number is expected, e.g. 0.9")
+    return value
+
+
+def truth(text: str) -> bool:
+    return one_of("true", "false")(text) == "true"
 
 
 def batch_size(text: str) -> int:

@@ -138,9 +138,8 @@ def _read(folder: Path, both: dict[str, Any], weights: dict[str, Any], pulse: Pu
     try:
         with _quiet(), pulse.meanwhile(lambda: f"loading {name}"):
             words = transformers.AutoTokenizer.from_pretrained(folder, **both)
-            model, found = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, output_loading_info=True, **weights, **both
-            )
+            load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its types do not know of a second result
+            model, found = load(folder, output_loading_info=True, **weights, **both)
     except MemoryError:
         raise
     except Exception as error:  # a damaged or hostile file may raise anything

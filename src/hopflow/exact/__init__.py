@@ -1,6 +1,6 @@
 """The oracle: flows on spaces small enough to enumerate, the ground truth of every theorem, bound and sampler."""
 
-from .bounds import bound, coupled, kappa_bound, precise_nll
+from .bounds import bound, coupled, implied_nll, kappa_bound, precise_nll
 from .dynamics import PathKL, Velocity, kl_bound
 from .oracle import Moment, Oracle
 from .perfect import Perfect
@@ -20,6 +20,7 @@ __all__ = [
     "chosen_rows",
     "coupled",
     "dynamic_cost",
+    "implied_nll",
     "kantorovich_cost",
     "kappa_bound",
     "kl_bound",

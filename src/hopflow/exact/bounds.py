@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..schedules import Positional
-from ..velocities import Eta, eta_at
+from ..velocities import Eta, eta_at, neighbour_ratio
 from .oracle import CHUNK, EDGE, Moment, Oracle, along
 
 FAR = 300.0
@@ -75,6 +75,14 @@ def precise_nll(oracle: Oracle) -> Float[Tensor, " D"]:
     return exact
 
 
+def implied_nll(oracle: Oracle) -> Float[Tensor, " D"]:
+    """`precise_nll` with the ratios of neighbouring states that the network implies: what precise_perplexity estimates.
+
+    Theorem A.2 [precise-perplexity-theorem] with Eqs. (127)–(132); theory.md (P)
+    """
+    return _followed(oracle, partial(_implied_terms, oracle))
+
+
 def nodes(oracle: Oracle, a: float = -EDGE, b: float = EDGE) -> Iterator[tuple[Moment, Float[Tensor, " K"]]]:
     """Points of time and their weights in τ, as many at once as memory allows."""
     taus, weights = _gauss(a, b)
@@ -95,10 +103,10 @@ def _followed(oracle: Oracle, terms: Terms) -> Tensor:
     """
     total, left = _integral(oracle, terms, -EDGE, EDGE)
     edge = EDGE
-    while float(left.max()) > 1e-12 and edge < FAR and not isinstance(oracle.flow.schedule, Positional):
+    while float(left.abs().max()) > 1e-12 and edge < FAR and not isinstance(oracle.flow.schedule, Positional):
         more, left = _integral(oracle, terms, edge, edge + 20)
         total, edge = total + more, edge + 20
-    return torch.where(left > 1e-6, math.inf, total)
+    return torch.where(left.abs() > 1e-6, math.inf, total)
 
 
 def _integral(oracle: Oracle, terms: Terms, a: float, b: float) -> tuple[Tensor, Tensor]:
@@ -136,6 +144,23 @@ def _proposal_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, "K D"]:
         c = (moment.speed[:, None, :, None] * c).scatter(-1, xt.expand(len(kappa), -1, -1)[..., None], 0.0)
         terms.append(_divergence(c, v).sum(-1))
     return _mean_given_x1(oracle, noise[:, 0], torch.stack(terms, -1))
+
+
+def _implied_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, "K D"]:
+    """The divergence of the velocities from those given x1, less that of the reversed ones, told at their origin."""
+    p, v = oracle.probs(moment), oracle.velocities(moment, 0.0)
+    xt = oracle.space.states.expand(p.shape[:-1])
+    k, rest = (value[:, None].expand(p.shape[:-1]) for value in (moment.k, moment.rest))
+    ratio = neighbour_ratio(p, xt, oracle.p0, k, rest)
+    terms = []
+    for y in range(oracle.flow.vocab.data):
+        eye = torch.eye(oracle.flow.vocab.size, dtype=torch.float64)[y]
+        c = oracle.velocities(moment, 0.0, eye.expand_as(p))
+        law = rest[..., None] * oracle.p0 + k[..., None] * eye  # of this position, given x1 = y
+        given = law / law.gather(-1, xt[..., None])  # the ratio of neighbours given x1, where xt is possible
+        back = torch.where(v > 0, given * v / ratio, 0.0)
+        terms.append((_divergence(c, v) - _divergence(c, back)).sum(-1))
+    return _mean_given_x1(oracle, moment.rest, torch.stack(terms, -1))
 
 
 def _gauss(a: float, b: float, width: float = 2.0, order: int = 8) -> tuple[Tensor, Tensor]:

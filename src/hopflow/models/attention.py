@@ -19,12 +19,23 @@ def rotation(like: Float[Tensor, "B L D"], size: Size, start: int = 0) -> Rotati
 
     Made anew by every call and shared by all blocks: that is cheaper than it is to keep one per length and device.
     """
+    cos, sin = _rotation(like.detach(), size.width // size.heads // 2, start)
+    return cos, sin
+
+
+@torch.library.custom_op("hopflow::rotation", mutates_args=())
+def _rotation(like: Tensor, pairs: int, start: int) -> Tensor:
+    """An operation of its own: what it knows of it, a compiler computes anew for every number of every block."""
     dtype = torch.promote_types(like.dtype, torch.float32)
-    pairs = size.width // size.heads // 2
     speed = BASE ** (-torch.arange(pairs, dtype=dtype, device=like.device) / pairs)
     position = torch.arange(start, start + like.shape[1], dtype=dtype, device=like.device)
     angle = position[:, None] * speed
-    return angle.cos(), angle.sin()
+    return torch.stack([angle.cos(), angle.sin()])
+
+
+@_rotation.register_fake
+def _(like: Tensor, pairs: int, start: int) -> Tensor:
+    return like.new_empty(2, like.shape[1], pairs, dtype=torch.promote_types(like.dtype, torch.float32))
 
 
 def rotated(x: Float[Tensor, "B L *heads W"], turn: Rotation) -> Float[Tensor, "B L *heads W"]:

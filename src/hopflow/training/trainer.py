@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .. import atomic
 from .checkpoint import Checkpoint, restore
+from .devices import autocast, choose_precision
 from .ema import Ema, WeightEma
 from .settings import Settings
 from .shares import Share
@@ -123,12 +124,10 @@ class Trainer:
     @property
     def precision(self) -> str:
         """What the network calculates in: bf16 or float32."""
-        if self.settings.precision != "auto":
-            return self.settings.precision
-        return "bf16" if self.device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+        return choose_precision(self.settings.precision, self.device)
 
     def autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+        return autocast(self.precision, self.device)
 
     def dump(self, step: int, folder: Path) -> Path:
         """Which sequences a step was given, for whoever wants to know why it failed."""

@@ -1,0 +1,80 @@
+"""Drawing: sequences of a saved network, with signs of life, to where they were asked for."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .drawn import Drawn, show, write
+from .output import console, write_json
+from .sampling_log import sampling
+from .saved import Saved
+from .watch import Replay, watch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..generation import Generation
+    from ..sampling import How
+
+TOGETHER = 64
+"""Sequences that a causal network draws at once."""
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run, a checkpoint or a saved network.", show_default=False)]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE.txt or FILE.jsonl; - is stdout.")
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Replay the first sequences, coloured by state as they hop.")]
+
+
+def draw(
+    saved: Saved, prompts: "Tensor | Sequence[Tensor]", how: "How", watched: bool = False
+) -> "tuple[Generation, float]":
+    """What a flow draws in the holes of prompts, and the seconds it took."""
+    from ..sampling import infill
+
+    assert saved.flow is not None
+    started = time.perf_counter()
+    with sampling(console(stderr=True), len(prompts)) as progress, saved.autocast():
+        told: How = {**how, "trajectory": watched, "progress": progress}
+        out = infill(saved.model, saved.flow, prompts, **told)
+    return out, time.perf_counter() - started
+
+
+def draw_causal(saved: Saved, n: int, length: int, chosen: Mapping[str, Any]) -> Drawn:
+    """What a causal network draws, one token after the other."""
+    import torch
+
+    seed, temperature = chosen.get("seed", 0), chosen.get("temperature", 1.0)
+    generator = torch.Generator().manual_seed(seed)
+    rows: list[list[int]] = []
+    started = time.perf_counter()
+    with sampling(console(stderr=True), n) as progress:
+        while len(rows) < n:
+            rows += saved.model.generate(min(TOGETHER, n - len(rows)), length, generator, temperature).tolist()
+            progress(len(rows), n)
+    seconds = time.perf_counter() - started
+    end = saved.tokenizer.end if chosen.get("cut") else None
+    texts = [saved.tokenizer.decode(row[: row.index(end)] if end in row else row) for row in rows]
+    how = {"sampler": "token by token", "seed": seed, "temperature": temperature, "dtype": saved.dtype}
+    return Drawn(texts, rows, {"calls": torch.full((n,), length)}, how, saved, seconds)
+
+
+def replay(out: "Generation", saved: Saved) -> bool:
+    """Show how the first sequences came about; whether that has put all of them on a terminal."""
+    assert saved.flow is not None
+    screen = console(stderr=True)
+    shown = watch(Replay(out, saved.tokenizer, saved.flow.vocab.data), screen)
+    return screen.is_terminal and shown == len(out.tokens)
+
+
+def deliver(drawn: Drawn, out: Path | None, json_file: Path | None, seen: bool = False) -> None:
+    """Files, the texts on stdout unless they are seen on this terminal already, and the summary."""
+    if out is not None or not (seen and sys.stdout.isatty()):
+        write(drawn, out)
+    if json_file:
+        write_json(json_file, drawn.as_json())
+    show(drawn, out)

@@ -1,0 +1,100 @@
+"""Control variates: of mean zero, fitted elsewhere, and worth their trouble."""
+
+import pytest
+import torch
+
+from hopflow.controls import bends, coverage, hardness, trends, without
+from hopflow.draws import Count, Draws, Forced
+from hopflow.integrals import Integral, Precise, Proposal, Rates, Steps
+from hopflow.schedules import Cosine, Linear, Polynomial, Positional
+from toys import generator
+
+L, N = 4, 60_000
+POSITIONAL = Positional((Linear(), Cosine(), Polynomial(2.0), Polynomial(0.5)))
+INTEGRALS: list[tuple[Integral, Draws]] = [
+    (Rates(Cosine(), 0.0), Count()),
+    (Rates(Linear(), 0.0), Forced()),
+    (Rates(Linear(), 0.0, end=0.1), Forced()),
+    (Rates(POSITIONAL, 0.0), Forced(late=0.0)),
+    (Steps(Polynomial(2.0), 5, 1.0), Forced()),
+    (Precise(Linear()), Forced(noise=0.2)),
+    (Proposal(Cosine()), Forced()),
+]
+
+
+def within_four_errors(values: torch.Tensor, target: float) -> bool:
+    """The mean of rows, column by column."""
+    values = values.flatten(1)
+    return bool(((values.mean(0) - target).abs() <= 4 * values.std(0) / len(values) ** 0.5 + 1e-12).all())
+
+
+@pytest.mark.parametrize(("integral", "by"), INTEGRALS, ids=str)
+def test_every_position_is_counted_once_on_average(integral, by):
+    at = by.strata(N, 2, generator(0))
+    draw = by.draw(integral.clock, at.u.flatten(), L, generator(1)).counted(at.weight.flatten())
+    assert within_four_errors(coverage(draw).view(N, 2, L).mean(1), 1.0)
+
+
+@pytest.mark.parametrize("by", [Count(), Forced(), Forced(late=0.0)], ids=str)
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_trends_and_bends_have_mean_zero(by, count):
+    at = by.strata(N // count, count, generator(0))
+    assert within_four_errors(trends(at).mean(1), 0.0)
+    assert within_four_errors(bends(at).mean(1), 0.0)
+    assert trends(at).shape[-1] <= 33
+
+
+def test_the_price_of_a_position_comes_from_the_other_replicates_only():
+    cover = torch.rand(6, 2, 3, L, generator=generator(0), dtype=torch.float64)
+    nats, x1 = cover * torch.arange(1.0, L + 1), torch.randint(3, (6, L), generator=generator(1))
+    first = hardness(cover, nats, x1)
+    nats[:, 1] = 7.0
+    again = hardness(cover, nats, x1)
+    assert torch.equal(first[:, 1], again[:, 1])  # replicate 1 sees replicate 0
+    assert not torch.equal(first[:, 0, :, 2], again[:, 0, :, 2])
+    assert torch.equal(first[:, 0, :, :2], again[:, 0, :, :2])
+
+
+def noisy(n: int, seed: int, columns: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values of mean 5 that are mostly the first columns, with noise of size 1."""
+    x = torch.randn(n, 2, 4, columns, generator=generator(seed), dtype=torch.float64)
+    noise = torch.randn(n, 2, 4, generator=generator(seed + 1), dtype=torch.float64)
+    return 5 + 3 * x[..., 0] - x[..., 1] + noise, x
+
+
+def test_what_columns_explain_is_gone_and_the_mean_is_kept():
+    values, columns = noisy(4000, 0)
+    left = without(values, columns)
+    assert float(left.var()) == pytest.approx(1, rel=0.05)
+    assert abs(float(left.mean()) - 5) < 4 / left.numel() ** 0.5
+
+
+def test_a_fit_does_not_bias_the_mean_however_small_the_sample():
+    """A fit on the draws themselves need not keep it: values here are the cubes of their column."""
+    x = torch.randn(2000 * 16, 2, 4, 1, generator=generator(0), dtype=torch.float64)
+    parts = [without(x[..., 0].pow(3), x) for x in x.split(16)]
+    means = torch.stack([part.mean() for part in parts])
+    assert abs(float(means.mean())) < 4 * float(means.std()) / len(means) ** 0.5
+
+
+def test_half_the_sequences_never_see_their_own_fit():
+    values, columns = noisy(64, 2)
+    left = without(values, columns)
+    values[0] += 100.0 * torch.randn(2, 4, generator=generator(9), dtype=torch.float64)
+    again = without(values, columns)
+    assert torch.equal(again[2::2], left[2::2])
+    assert not torch.equal(again[1::2], left[1::2])
+
+
+def test_too_few_draws_are_left_as_they_are_and_dead_columns_are_not_used():
+    values, columns = noisy(4, 3)
+    assert torch.equal(without(values, columns), values)
+    values, columns = noisy(400, 4)
+    dead = torch.full_like(columns[..., :1], 3.0) + 1e-14 * columns[..., :1]
+    torch.testing.assert_close(without(values, torch.cat([dead, columns], -1)), without(values, columns))
+
+
+def test_an_infinite_value_stays_infinite():
+    values, columns = noisy(64, 5)
+    values[3, 0, 0] = torch.inf
+    assert torch.equal(without(values, columns), values)
