@@ -84,7 +84,7 @@ def test_no_help_of_any_command_waits_for_torch():
         "    with contextlib.suppress(SystemExit): cli.main()\n"
         "print(sorted({'torch', 'scipy', 'numpy'} & set(sys.modules)))"
     )
-    commands = ("train", "sample", "infill", "demo", "list", "oracle", "doctor")
+    commands = ("train", "sample", "infill", "eval", "demo", "list", "oracle", "doctor")
     groups = ("config show", "config diff", "config keys", "data list", "data fetch", "data prepare")
     groups += ("bench ot", "reproduce morse")
     run = subprocess.run([sys.executable, "-c", probe, *commands, *groups], capture_output=True, text=True, check=True)

@@ -42,21 +42,22 @@ def test_a_perfect_network_has_the_entropy_of_its_text_as_b1(name):
     assert (row.n, row.eta, row.is_bound, row.more["stopped"]) == (192, 1.0, True, "rows")
 
 
+@pytest.mark.slow  # a minute; tests/theory/test_context_free.py has a tenth of the size
 def test_context_free_logits_give_b1_in_closed_form_at_the_papers_size():
     data, length = 50_257, 128
     counts = torch.rand(data, generator=toys.generator(0), dtype=torch.float64) ** 4 + 1e-6
     flow = hf.Flow(hf.BagOfWords(hf.Vocab(data), tuple((counts / counts.sum()).tolist())))
-    logits = torch.randn(data, generator=toys.generator(1))
+    logits = (counts.log() + torch.randn(data, generator=toys.generator(1))).float()
 
     def network(xt, t):
         return logits.expand(*xt.shape, -1)
 
     x1 = torch.multinomial(counts, 2 * length, replacement=True, generator=toys.generator(2)).view(2, length)
-    keys = {**ONCE, "eta": 1, "steps": (), "rows": 2, "draws": 8, "batch": 4}
+    keys = {**ONCE, "eta": 1, "steps": (), "rows": 2, "draws": 32, "batch": 4}
     row = one(hf.evaluate(network, flow, x1, **keys), quantity="b1")
     closed = float(-logits.double().log_softmax(0)[x1].sum(1).mean())
     assert abs(row.more["nats"] - closed) <= 4 * row.more["nats_draw_stderr"] + 1e-4
-    assert 0 < row.more["nats_draw_stderr"] < 0.3 * closed
+    assert 0 < row.more["nats_draw_stderr"] < 0.05 * closed
 
 
 def tiny(source: hf.Source, seed: int = 0, **parts) -> tuple[hf.Transformer, hf.Flow]:

@@ -7,7 +7,19 @@ from typing import Annotated, Any
 import typer
 
 from .output import check_target, progress_line, write_json
-from .words import Debug, Json, Offline, Settings, batch_size, one_of, parse_settings, whole_number, whole_numbers
+from .words import (
+    Debug,
+    Json,
+    Offline,
+    Settings,
+    batch_size,
+    one_of,
+    parse_settings,
+    real_number,
+    truth,
+    whole_number,
+    whole_numbers,
+)
 
 
 def evaluate(
@@ -62,13 +74,9 @@ def _texts(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):  # also refuses nan
+    if real_number(text) < 0:
         raise ValueError("a number from 0 on is expected, e.g. 0.5")
-    return value
+    return float(text)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -81,10 +89,6 @@ def _steps(text: str) -> tuple[int, ...]:
     return whole_numbers(text)
 
 
-def _truth(text: str) -> bool:
-    return one_of("true", "false")(text) == "true"
-
-
 def _detokeniser(text: str) -> str:
     return {"none": "as is"}.get(text) or one_of("auto", "none", "words", "wikitext")(text)
 
@@ -95,8 +99,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "eta": _numbers,
     "temperature": _numbers,
     "n": batch_size,
-    "gen": _truth,
-    "retokenise": _truth,
+    "gen": truth,
+    "retokenise": truth,
     "coupling": one_of("own", "exact", "sinkhorn", "none"),
     "ot_n": batch_size,
     "eps": _number,

@@ -90,7 +90,11 @@ class Likelihood:
                 Question("nll", None, _exact(subject.model, self.batch), {"sampler": "left to right", "exact": True})
             ]
         finite = flow.prediction.settles(flow.source)
-        asked = [self._ask(subject, f"b{eta:g}", (nll_bound,), eta, eta=eta) for eta in self.eta if finite]
+        asked = []
+        for eta in self.eta if finite else ():
+            # a network that knows the source's frequencies only has a known b1, and noise much like that of this one
+            control = {"unigram": flow.source.token_probs()[: flow.vocab.data]} if eta == 1 and flow.source.full else {}
+            asked.append(self._ask(subject, f"b{eta:g}", (nll_bound,), eta, eta=eta, **control))
         for steps in self.steps:
             for eta in self.eta:
                 asked.append(self._ask(subject, "bn", (nll_bound,), eta, steps=steps, eta=eta))

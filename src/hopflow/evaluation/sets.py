@@ -136,9 +136,8 @@ def _find(word: str) -> tuple[str, str]:
     name, _, asked = word.partition(":")
     there = neighbours()
     if name in there and not Path(word).exists():
-        splits = there[name].splits
-        split = asked or next((split for split in ("test", "valid") if split in splits), "all")
-        return (f"{name}:{split}" if split in splits else name), split
+        split = asked or next((split for split in ("test", "valid") if split in there[name].splits), "")
+        return (f"{name}:{split}" if split else name), split or "all"
     if name in KNOWN and not Path(word).exists():
         folder = data_folder()
         where = f"a folder {name} of {folder}" if folder else f"a folder {name}, and its parent into HOPFLOW_DATA"

@@ -15,6 +15,8 @@ FIRST, LARGEST = 16, 256
 """Sequences of the first block, and of the largest: each is twice the one before."""
 MINIBATCHES = 2
 """Of the first block, where sequences are coupled: one alone says nothing of the spread between them."""
+UNITS = 8
+"""Sequences or minibatches from which on their spread is believed."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Until:
         """The word for what has ended it, if anything has."""
         # the error of log ppl is the relative error of ppl
         left = [(total.draw_stderr if complete else total.stderr) / total.length for total in totals]
-        if max(left) <= self.error:
+        enough = complete or totals[0].n >= UNITS
+        if enough and max(left) <= self.error:
             return "error"
         if self.rows is not None and rows >= self.rows:
             return "rows"
@@ -78,7 +81,7 @@ def measure(
         found[at].append(question(blocks[at], turn))
         visits += len(blocks[at])
         seen = [[again(passes) for passes in zip(*block, strict=True)] for block in found if block]
-        totals = [beside(parts) for parts in zip(*seen, strict=True)]
+        totals = [_cautious(beside(parts)) for parts in zip(*seen, strict=True)]
         told(totals, min(visits, len(x1)))
         if why := until.why(totals, visits, visits >= len(x1), started):
             return Stopped(totals, min(visits, len(x1)), why)
@@ -111,6 +114,11 @@ def again(passes: Sequence[Estimate]) -> Estimate:
     return replace(
         first, nats=nats, stderr=stderr, draw_stderr=math.sqrt(draws), calls=sum(one.calls for one in passes)
     )
+
+
+def _cautious(estimate: Estimate) -> Estimate:
+    """Among a few sequences the spread may look small by chance; the noise of the draws is a part of it and known."""
+    return replace(estimate, stderr=max(estimate.stderr, estimate.draw_stderr))
 
 
 def _blocks(x1: Int[Tensor, "n L"], unit: int) -> list[Int[Tensor, "m L"]]:

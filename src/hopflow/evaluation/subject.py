@@ -11,9 +11,9 @@ from ..data.tokenizers import Tokenizer
 from ..flow import Flow
 from ..models.causal import Causal
 from ..network import Network
-from ..pretrained import from_pretrained
+from ..pretrained import from_pretrained, newest
 from ..training.devices import choose_device
-from ..training.folder import CHECKPOINTS, is_run, read_recipe
+from ..training.folder import is_run, read_recipe
 from .measured import Measured
 from .rows import Row
 
@@ -50,7 +50,7 @@ class Subject:
         run = read_recipe(path) if is_run(path) else {}
         found = from_pretrained(path, device=choose_device(device))
         recipe = run.get("recipe") or found.recipe or {}
-        saved = sorted(path.glob(f"{CHECKPOINTS}/step-*"))
+        saved = newest(path)
         return cls(
             found.model,
             found.flow,
@@ -60,7 +60,7 @@ class Subject:
             run.get("identity") or {},
             run.get("recipe_hash"),
             "average" if recipe.get("weight_ema") else "last",
-            int(saved[-1].name.removeprefix("step-")) if saved else None,
+            int(saved.name.removeprefix("step-")) if saved != path else None,
         )
 
     @property

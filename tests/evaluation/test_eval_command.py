@@ -1,0 +1,230 @@
+"""hopflow eval: what it prints, what it keeps in the run's folder, and what it says when it cannot."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import hopflow as hf
+from hopflow import cli
+from hopflow.evaluation.rows import NAMES, Row
+from hopflow.recipes import Recipe, build
+
+FOX = "the quick brown fox jumps over the lazy dog, and the dog sleeps on; who would not? " * 40
+QUICK = {"length": 16, "batch": 8, "holdout": 0.2, "steps": 2, "workers": 0, "warmup": 1, "device": "cpu"}
+QUICK |= {"eval_every": 0, "eval_rows": 0, "eval_samples": 0, "dropout": 0.0}
+FAST = ("rows=16", "seconds=600", "error=0", "n=6", "steps=4")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A text, a flow from the bag of its letters with averaged weights, and causal networks of letters and bytes."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "fox.txt").write_text(FOX)
+    flow = {"source": "bag_of_words", "coupling": "exact", "weight_ema": 0.5, **QUICK}
+    causal = {"model": "causal", **QUICK}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOPFLOW_CACHE", str(folder / "cache"))
+        for name, keys in {"flow": flow, "judge": causal, "bytes": {"tokens": "byte", **causal}}.items():
+            build(Recipe(data=str(folder / "fox.txt"), **keys)).train(out=folder / name)
+    return folder
+
+
+@pytest.fixture
+def runs(home, tmp_path) -> Path:
+    """A copy to write to."""
+    shutil.copytree(home, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def hopflow(monkeypatch, capsys):
+    """Run a command in this process: its exit code, stdout and stderr."""
+
+    def command(*words: str) -> SimpleNamespace:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["hopflow", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=end.value.code, out=out, err=err, message=err[err.rfind("hopflow: ") :])
+
+    return command
+
+
+def kept(run: Path) -> list[Row]:
+    return [Row.from_json(row) for row in json.loads((run / "eval.json").read_text())["rows"]]
+
+
+def test_help_and_typos_do_not_wait_for_torch():
+    probe = (
+        "import sys\nfrom hopflow.cli import main\ntry: main()\n"
+        "finally: print([m for m in ('torch', 'scipy', 'numpy') if m in sys.modules], file=sys.stderr)"
+    )
+    for words, code in (["eval", "--help"], 0), (["eval", "RUN", "stps=1"], 2):
+        run = subprocess.run([sys.executable, "-c", probe, *words], capture_output=True, text=True)
+        assert run.returncode == code
+        assert run.stderr.splitlines()[-1] == "[]"
+
+
+def test_all_numbers_of_a_run_stand_in_one_table_and_in_its_folder(hopflow, runs):
+    run, file = runs / "flow", runs / "rows.json"
+    words = (*FAST, "ot_n=4", f"judge={runs / 'judge'}", "--json", str(file))
+    result = hopflow("eval", str(run), *words)
+    assert (result.code, result.message[:1]) == (0, "\n")
+    rows = kept(run)
+    assert json.loads(file.read_text())["rows"] == [row.as_json() for row in rows]
+    held = {(row.quantity, row.eta, row.is_bound) for row in rows if row.unit == "ppl"}
+    bounds = {("b0", 0.0, True), ("b1", 1.0, True), ("bn", 0.0, True), ("bn", 1.0, True), ("bk", 0.0, True)}
+    assert held == bounds | {("coupled", 0.0, False), ("coupled_info", 0.0, True)}
+    drawn = {(row.quantity, row.eta) for row in rows if row.set == "samples"}
+    wanted = ("gen_ppl", "gen_ppl_mean", "gen_bits_per_byte", "entropy_bits", "entropy_nats", "jumps", "calls")
+    assert drawn >= {(name, eta) for name in (*wanted, "distinct_2", "repeated_4") for eta in (0.0, 1.0)}
+    identity = json.loads((run / "recipe.json").read_text())["recipe_hash"]
+    for row in rows:
+        assert row.as_json().keys() >= set(NAMES)
+        assert (row.run, row.recipe_hash, row.dtype) == (str(run), identity, "float32")
+        assert (row.more["weights"], row.more["checkpoint"], row.more["seed"]) == ("average", 2, 0)
+        assert row.more["sampler"]
+    judged = [row for row in rows if row.quantity == "gen_ppl"]
+    assert {row.set for row in judged} == {"samples", "held-out"}  # and what the judge says of the text itself
+    assert all(row.more["judge"]["sha256"] and row.more["retokenised"] for row in judged)
+    lines = [line.split("|")[1].strip() for line in result.out.splitlines() if line.startswith("| b")]
+    assert lines == ["b0", "b1", "bn", "bn", "bk"]
+    assert "coupled (ExactOT, Hamming, n = 4) " in result.out
+    assert "no bound" in result.out
+    assert (run / "eval.md").read_text() == result.out
+    assert "b0 on held-out: 16 of " in result.err
+
+
+def test_the_same_again_changes_nothing_and_another_question_only_adds(hopflow, runs):
+    run = runs / "flow"
+    words = (*FAST, "gen=false", "coupling=none", "eta=0")
+    assert hopflow("eval", str(run), *words).code == 0
+    first = kept(run)
+    assert hopflow("eval", str(run), *words).code == 0
+    assert kept(run) == first
+    result = hopflow("eval", str(run), *FAST, "gen=false", "coupling=sinkhorn", "eps=0.5", "ot_n=8", "eta=0", "seed=1")
+    assert result.code == 0
+    assert kept(run)[: len(first)] == first
+    (coupled,) = [row for row in kept(run) if row.quantity == "coupled"]
+    assert (coupled.more["coupling"], coupled.more["eps"], coupled.more["ot_n"], coupled.n) == ("SinkhornOT", 0.5, 8, 2)
+
+
+def test_several_texts_give_a_table_each(hopflow, runs):
+    (runs / "more.txt").write_text("the lazy fox would not jump, and the quick dog sleeps on; " * 20)
+    texts = [str(runs / "more.txt"), str(runs / "fox.txt")]
+    words = (*FAST, "gen=false", "coupling=none", "eta=0", *(f"data={text}" for text in texts))
+    result = hopflow("eval", str(runs / "flow"), *words)
+    assert result.code == 0
+    assert [line for line in result.out.splitlines() if line.startswith("## ")] == [f"## {t}, step 2" for t in texts]
+    assert result.out.count("this is the text that the run was trained on") == 1
+    assert {row.set: row.more["trained_on"] for row in kept(runs / "flow")} == dict(
+        zip(texts, (False, True), strict=True)
+    )
+
+
+def test_a_causal_run_reports_its_exact_value(hopflow, runs):
+    result = hopflow("eval", str(runs / "judge"), *FAST, "judge=" + str(runs / "judge"), "retokenise=false")
+    assert result.code == 0
+    (row,) = [row for row in kept(runs / "judge") if row.unit == "ppl"]
+    assert (row.quantity, row.is_bound, row.more["exact"], row.more["weights"]) == ("nll", False, True, "last")
+    assert "| exact |" in result.out
+    assert all(row.more["retokenised"] is False for row in kept(runs / "judge") if row.quantity == "gen_ppl")
+
+
+def test_under_plain_one_line_says_why_there_is_only_bn(hopflow, tmp_path, home):
+    recipe = Recipe(data=str(home / "fox.txt"), source="uniform", prediction="plain", **QUICK)
+    build(recipe).train(out=tmp_path / "plain")
+    result = hopflow("eval", str(tmp_path / "plain"), *FAST, "gen=false")
+    assert result.code == 0
+    assert {row.quantity for row in kept(tmp_path / "plain")} == {"bn"}
+    (line,) = [line for line in result.out.splitlines() if line.startswith("No bounds in continuous time")]
+    assert "under Plain with Uniform they are infinite" in line
+
+
+def test_a_folder_of_save_pretrained_is_measured_and_nothing_is_written_to_it(hopflow, runs, tmp_path):
+    found = hf.from_pretrained(runs / "flow")
+    hf.save_pretrained(tmp_path / "saved", found.model, found.flow, tokenizer=found.tokenizer)
+    words = (*FAST, "gen=false", "coupling=none", "length=16", f"data={runs / 'fox.txt'}")
+    result = hopflow("eval", str(tmp_path / "saved"), *words)
+    assert result.code == 0
+    assert "| b0 " in result.out
+    assert not (tmp_path / "saved" / "eval.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["steps=0"], "steps from 1 to 1048576 between commas"),
+        (["stps=8"], "did you mean 'steps'"),
+        (["eta=a"], "a number is expected"),
+        (["eta=-1"], "a number from 0 on is expected"),
+        (["n=4", "n=5"], "setting 'n' is given twice"),
+        (["data="], "a file or the name of a set is expected"),
+        (["data=a.txt", "data=a.txt"], "setting 'data=a.txt' is given twice"),
+        (["data=nowhere.txt"], "nowhere.txt: no such file or folder"),
+        (["data=nothing"], "'nothing' is neither a file nor a corpus"),
+        (["data=text8"], "text8 is not here, and hopflow does not fetch it"),
+        (["data=EMPTY"], "empty.txt is empty"),
+        (["data=SHORT"], "is too short: it has 3 tokens, and a sequence of this run 16"),
+        (["data=OTHER"], "is not among the"),
+        (["judge=smolm2"], "'smolm2' is no judge: did you mean 'smollm2'?"),
+        (["judge=FLOW"], "holds a Transformer, and a judge predicts each token"),
+        (["judge=BYTES", "retokenise=false"], "has another vocabulary than"),
+        (["coupling=ot"], "one of own, exact, sinkhorn, none is expected"),
+        (["ot_n=512"], "ot_n=512 rows cannot be coupled"),
+        (["detokenise=moses"], "one of auto, none, words, wikitext is expected"),
+        (["device=tpu"], "device=tpu cannot be used here"),
+    ],
+)
+def test_a_mistake_is_one_message_and_exit_2(hopflow, runs, tmp_path, monkeypatch, words, message):
+    monkeypatch.delenv("HOPFLOW_DATA", raising=False)
+    for name, text in {"empty.txt": "", "short.txt": "fox", "other.txt": "ÄÖÜ " * 20}.items():
+        (tmp_path / name).write_text(text)
+    places = {"EMPTY": "empty.txt", "SHORT": "short.txt", "OTHER": "other.txt"}
+    spelled = {key: str(tmp_path / name) for key, name in places.items()}
+    spelled |= {"FLOW": str(runs / "flow"), "BYTES": str(runs / "bytes")}
+    words = [f"{key}={spelled.get(value, value)}" for key, _, value in (word.partition("=") for word in words)]
+    result = hopflow("eval", str(runs / "flow"), *words)
+    assert result.code == 2
+    assert message in result.message
+    assert len(result.message.splitlines()) <= 6
+    assert "Traceback" not in result.err
+    assert not (runs / "flow" / "eval.json").exists()
+
+
+def test_a_judge_whose_extra_is_missing_is_exit_3(hopflow, runs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    (runs / "other").mkdir()
+    for name, text in {
+        "config.json": '{"model_type": "gpt2"}',
+        "tokenizer.json": "{}",
+        "model.safetensors": "",
+    }.items():
+        (runs / "other" / name).write_text(text)
+    result = hopflow("eval", str(runs / "flow"), *FAST, f"judge={runs / 'other'}")
+    assert result.code == 3
+    assert "pip install 'hopflow[eval]'" in result.message
+
+
+def test_what_is_no_run_or_has_a_damaged_record_is_said_before_the_work(hopflow, runs, tmp_path):
+    result = hopflow("eval", str(tmp_path / "nothing"))
+    assert result.code == 2
+    assert "there is no such folder" in result.message
+    (runs / "flow" / "eval.json").write_text("{")
+    result = hopflow("eval", str(runs / "flow"), *FAST)
+    assert result.code == 2
+    assert "eval.json cannot be read" in result.message
+    assert "b0 on" not in result.err
+
+
+def test_a_run_that_holds_nothing_out_is_one_message(hopflow, tmp_path, home):
+    build(Recipe(data=str(home / "fox.txt"), **{**QUICK, "holdout": 0.0})).train(out=tmp_path / "all")
+    result = hopflow("eval", str(tmp_path / "all"))
+    assert result.code == 2
+    assert "has no test split: it was trained with holdout=0; pass data=FILE" in result.message
