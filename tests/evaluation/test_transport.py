@@ -186,7 +186,7 @@ def test_the_prediction_is_that_of_the_pairs_which_training_draws(coupling):
 
 @pytest.mark.parametrize("name", toys.SOURCES)
 @pytest.mark.parametrize("schedule", [hf.Linear(), hf.Cosine(), hf.Positional((hf.Linear(), hf.Cosine()))], ids=repr)
-@pytest.mark.parametrize("eta", [0.5, 1.0, 3.0, lambda t: 1 - t], ids=str)
+@pytest.mark.parametrize("eta", [0.5, 1.0, 3.0, lambda t: 1 - t], ids=["0.5", "1", "3", "1-t"])
 def test_the_correctors_surplus_is_exact_for_data_with_independent_positions(name, schedule, eta):
     flow = toys.oracle(name, schedule=schedule).flow
     q = torch.outer(toys.dirichlet(3, seed=7), toys.dirichlet(3, seed=8)).flatten()
