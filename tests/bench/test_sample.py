@@ -72,6 +72,13 @@ def test_the_plain_loop_draws_what_it_should_when_all_its_steps_are_taken():
         assert torch.allclose(seen, law, atol=0.03)
 
 
+def test_half_of_the_plain_loops_steps_leave_half_of_the_masks():
+    flow, g = Flow(Mask(Vocab(3, 1)), prediction=Plain()), torch.Generator().manual_seed(0)
+    x0 = flow.source.sample(4000, 2, generator=g)
+    xt = plain_euler(lambda xt, t: torch.zeros(*xt.shape, 3), flow, x0, 200, range(100), g)
+    assert float((xt == 3).double().mean()) == pytest.approx(0.5, abs=0.03)
+
+
 def test_peak_memory_sees_a_large_tensor():
     with Peak(torch.device("cpu")) as peak:
         held = torch.ones(30_000_000)

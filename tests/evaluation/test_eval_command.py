@@ -75,7 +75,7 @@ def test_all_numbers_of_a_run_stand_in_one_table_and_in_its_folder(hopflow, runs
     run, file = runs / "flow", runs / "rows.json"
     words = (*FAST, "ot_n=4", f"judge={runs / 'judge'}", "--json", str(file))
     result = hopflow("eval", str(run), *words)
-    assert (result.code, result.message[:1]) == (0, "\n")
+    assert (result.code, result.message[:1]) == (0, "\n"), result.message
     rows = kept(run)
     assert json.loads(file.read_text())["rows"] == [row.as_json() for row in rows]
     held = {(row.quantity, row.eta, row.is_bound) for row in rows if row.unit == "ppl"}
@@ -84,6 +84,8 @@ def test_all_numbers_of_a_run_stand_in_one_table_and_in_its_folder(hopflow, runs
     drawn = {(row.quantity, row.eta) for row in rows if row.set == "samples"}
     wanted = ("gen_ppl", "gen_ppl_mean", "gen_bits_per_byte", "entropy_bits", "entropy_nats", "jumps", "calls")
     assert drawn >= {(name, eta) for name in (*wanted, "distinct_2", "repeated_4") for eta in (0.0, 1.0)}
+    travelled = {row.quantity for row in rows if row.set == "transport"}
+    assert travelled >= {"jumps", "predicted_jumps", "excess_jumps", "dynamic_cost_hamming", "gain_squared_embedding"}
     identity = json.loads((run / "recipe.json").read_text())["recipe_hash"]
     for row in rows:
         assert row.as_json().keys() >= set(NAMES)

@@ -5,8 +5,9 @@ with the sampler it speaks of; of samples what a judge says, how varied they are
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from ..data.tokenizers import Tokenizer
 from ..flow import Flow
 from ..hints import did_you_mean
 from ..network import Network, home
+from ..sampling import How
+from ..training.folder import is_run
 from . import sets
 from .frontier import Frontier
 from .judge import Judge
@@ -28,6 +31,10 @@ from .rows import Row
 from .sets import TextSet
 from .stopping import Until
 from .subject import Subject
+from .transport import transport_costs
+
+TRANSPORT = "transport"
+"""The set of what samples and pairs pay on the way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +63,8 @@ class Suite:
     temperature: tuple[float, ...] = (1.0,)
     judge: Judge | str | os.PathLike[str] | None = None
     retokenise: bool = True
+    transport: bool = True
+    """Whether jumps and costs along samples, where these are drawn, are held against what the coupling predicts."""
     seed: int = 0
 
     @classmethod
@@ -88,7 +97,32 @@ class Suite:
             rows += frontier.reference(subject, texts, progress) if self.gen else ()
         if self.gen:
             rows += frontier.rows(subject, asked[0].x1.shape[1], progress)
+        if self.gen and self.transport and subject.flow is not None and len(asked[0].x1) >= 4:
+            rows += self._transport(subject, subject.flow, asked[0].x1, progress)
         return rows
+
+    def _transport(self, subject: Subject, flow: Flow, x1: Int[Tensor, "n L"], progress: Progress) -> Iterator[Row]:
+        """What samples of the few-hops sampler pay on their way, beside what pairs of the training's coupling pay.
+
+        A set with fewer rows than two of the training's OT batches is coupled in smaller ones; the rows say which.
+        """
+        steps = max(self.steps, default=32)
+        trained = subject.recipe.get("ot_batch") or subject.recipe.get("batch") or 64
+        ot_n = min(int(trained), len(x1) // 2)
+        progress(f"transport: {steps} steps, pairs of {ot_n} rows")
+        run = subject.name if is_run(Path(subject.name)) else None
+        how: How = {"steps": steps, "seed": self.seed}
+        found = transport_costs(subject.model, flow, x1, n=self.n, ot_batch=ot_n, run=run, **how)
+        about: dict[str, Any] = {
+            "sampler": f"η = 0, {steps} steps",
+            "coupling": found.coupling,
+            "ot_n": ot_n,
+            "trained_ot_n": trained,
+            "embeddings": found.table,
+        }
+        predicted = [number for number in (found.jumps.predicted, found.jumps.excess) if number is not None]
+        for number in (found.jumps.per_sequence, *predicted, *found):
+            yield subject.row(TRANSPORT, number, eta=0.0, steps=steps, length=x1.shape[1], seed=self.seed, **about)
 
     def _frontier(self, subject: Subject, offline: bool, progress: Progress) -> Frontier:
         judge = self.judge if self.gen else None

@@ -24,8 +24,12 @@ def page(rows: Sequence[Row], remarks: Iterable[str] = ()) -> str:
     likelihoods = [row for row in rows if row.unit == "ppl"]
     for (name, step, *_), here in _grouped(likelihoods, "set", "checkpoint", "data_sha256", "length", "detokenised"):
         parts += [f"## {name}{_step(step)}", _likelihoods(here), _origin(here[0])]
-    for (step,), here in _grouped([row for row in rows if row.unit != "ppl"], "checkpoint"):
+    travelled = [row for row in rows if "trained_ot_n" in row.more]
+    points = [row for row in rows if row.unit != "ppl" and row not in travelled]
+    for (step,), here in _grouped(points, "checkpoint"):
         parts += [f"## samples, and texts to hold them against{_step(step)}", _points(here), *_judges(here)]
+    for (step, *_), here in _grouped(travelled, "checkpoint", "steps", "length", "ot_n", "seed"):
+        parts += [f"## transport{_step(step)}", _travelled(here), _pairs(here[0])]
     parts += [f"{line[0].upper()}{line[1:]}." for line in remarks]
     return "\n\n".join(parts) + "\n"
 
@@ -98,6 +102,23 @@ def _points(rows: Sequence[Row]) -> str:
         values = (numbers.get(column, "-") for column in columns)
         lines.append((name, sampler, "-" if temperature is None else f"{temperature:g}", *values, str(here[0].n)))
     return grid(("set", "speaks of", "temperature", *columns.values(), "n"), lines)
+
+
+def _travelled(rows: Sequence[Row]) -> str:
+    return grid(
+        ("quantity", "value", "n", "unit"),
+        [(row.quantity, _pm(row.value, row.stderr), str(row.n), row.unit) for row in rows],
+    )
+
+
+def _pairs(row: Row) -> str:
+    """What is said under a table of costs."""
+    more = row.more
+    fewer = "" if more["ot_n"] == more["trained_ot_n"] else f" (training: {more['trained_ot_n']})"
+    return (
+        f"Samples: {more['sampler']}. Pairs: {more['coupling']} of {more['ot_n']} rows{fewer}; "
+        f"embeddings: {more['embeddings']}. The excess is what was paid beyond what pairs predict."
+    )
 
 
 def _judge(row: Row) -> str:
