@@ -1,7 +1,7 @@
 """A number with its error."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -44,6 +44,8 @@ class Estimate:
     """Degrees of freedom of `stderr`."""
     characters: float | None = None
     """Characters of a sequence, on average."""
+    each: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    """Nats of each of the n, where they are known: for comparisons on the same sequences."""
 
     @classmethod
     def of(cls, draws: Float[Tensor, "n R"], **what: object) -> "Estimate":
@@ -63,6 +65,7 @@ class Estimate:
             draw_stderr=math.sqrt(draw_variance),
             n=n,
             freedom=freedom,
+            each=tuple(draws.mean(1).tolist()),
             **what,  # type: ignore[arg-type]
         )
 

@@ -11,6 +11,7 @@ import pytest
 
 import hopflow as hf
 from hopflow import cli
+from hopflow.evaluation import values
 from hopflow.evaluation.rows import NAMES, Row
 from hopflow.recipes import Recipe, build
 
@@ -92,6 +93,10 @@ def test_all_numbers_of_a_run_stand_in_one_table_and_in_its_folder(hopflow, runs
         assert (row.run, row.recipe_hash, row.dtype) == (str(run), identity, "float32")
         assert (row.more["weights"], row.more["checkpoint"], row.more["seed"]) == ("average", 2, 0)
         assert row.more["sampler"]
+    each = values.read(run)  # for `hopflow compare`, which pairs them
+    for row in (row for row in rows if row.unit == "ppl"):
+        assert len(each[values.name(row)]) == row.n
+        assert float(each[values.name(row)].mean()) == pytest.approx(row.more["nats"], rel=1e-9)
     judged = [row for row in rows if row.quantity == "gen_ppl"]
     assert {row.set for row in judged} == {"samples", "held-out"}  # and what the judge says of the text itself
     assert all(row.more["judge"]["sha256"] and row.more["retokenised"] for row in judged)

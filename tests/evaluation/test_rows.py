@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopflow.evaluation import record
+from hopflow.evaluation import record, values
 from hopflow.evaluation.rows import NAMES, Row, merged
 
 ROW = Row(
@@ -135,3 +135,17 @@ def test_a_file_of_a_newer_hopflow_is_not_overwritten(tmp_path):
     (tmp_path / "eval.json").write_text('{"format": "hopflow evaluation", "version": 2, "rows": []}')
     with pytest.raises(ValueError, match="it is of version 2, this hopflow reads up to 1"):
         record.keep(tmp_path, [ROW])
+
+
+def test_values_of_each_sequence_are_kept_with_their_rows_and_go_with_them(tmp_path):
+    one, two = replace(ROW, each=(1.0, 2.0)), replace(ROW, quantity="b1", each=(3.0,))
+    record.keep(tmp_path, [one])
+    record.keep(tmp_path, [two])
+    kept = {name: value.tolist() for name, value in values.read(tmp_path).items()}
+    assert kept == {values.name(one): [1.0, 2.0], values.name(two): [3.0]}
+    record.keep(tmp_path, [replace(ROW, each=(5.0, 6.0))])  # the newer of two estimates of one number
+    assert values.read(tmp_path)[values.name(one)].tolist() == [5.0, 6.0]
+    (tmp_path / values.FILE).write_bytes(b"damaged")
+    record.keep(tmp_path, [two])
+    assert values.read(tmp_path).keys() == {values.name(two)}
+    assert len(record.read(tmp_path)) == 2

@@ -158,6 +158,7 @@ class Likelihood:
             Measured(estimate.quantity, estimate.ppl, estimate.ppl_stderr, estimate.n, "ppl"),
             eta=question.eta,
             is_bound=estimate.is_bound,
+            each=estimate.each,
             dtype=estimate.dtype,
             nats=estimate.nats,
             nats_stderr=estimate.stderr,
@@ -198,6 +199,7 @@ def _exact(model: Causal, batch: int) -> Callable[[Int[Tensor, "m L"], int], lis
             nats = torch.cat([model.nll(rows) for rows in x1.split(batch)]).cpu().double()
         value, error = mean_and_error(nats)
         found: dict[str, Any] = {"quantity": "nll", "nats": value, "stderr": error, "draw_stderr": 0.0, "n": len(nats)}
+        found["each"] = tuple(nats.tolist())
         found |= {"dtype": str(model.start.dtype).removeprefix("torch."), "freedom": len(nats) - 1}
         return [Estimate(**found, length=x1.shape[1], eta=0.0, is_bound=False, calls=1)]
 

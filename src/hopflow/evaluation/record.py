@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .. import __version__, atomic
+from . import values
 from .rows import Row, merged
 from .table import page
 
@@ -41,6 +42,7 @@ def keep(folder: Path, rows: Sequence[Row], remarks: Sequence[str] = ()) -> list
         whole = merged(read(folder), list(rows))
         content = {"format": FORMAT, "version": VERSION, "hopflow": __version__}
         text = json.dumps({**content, "rows": [row.as_json() for row in whole]}, indent=1, allow_nan=False)
+        values.keep(folder, whole)
         atomic.write(folder / FILE, f"{text}\n".encode())
         atomic.write(folder / PAGE, page(whole, remarks).encode())
     return whole

@@ -35,6 +35,8 @@ class Row:
     dtype: str
     recipe_hash: str | None
     more: Mapping[str, Any] = field(default_factory=dict)
+    each: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    """What the value is the mean of, sequence by sequence, where it is known; of a perplexity the nats. Not in JSON."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.value) and math.isfinite(self.stderr)):
@@ -66,7 +68,7 @@ class Row:
         return f"{self.set}: {self.quantity} {self.value:.4g} ± {self.stderr:.2g} {self.unit} (n={self.n}, {bound})"
 
 
-NAMES = tuple(f.name for f in fields(Row) if f.name != "more")
+NAMES = tuple(f.name for f in fields(Row) if f.name not in ("more", "each"))
 
 
 def merged(old: list[Row], new: list[Row]) -> list[Row]:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 
 from jaxtyping import Int
 from torch import Tensor
@@ -99,7 +99,8 @@ def beside(parts: Sequence[Estimate]) -> Estimate:
     within = math.fsum((part.n - 1) * part.n * part.stderr**2 for part in parts)
     between = math.fsum(part.n * (part.nats - nats) ** 2 for part in parts)
     stderr = math.sqrt((within + between) / (n - 1) / n)
-    return replace(parts[0], nats=nats, stderr=stderr, draw_stderr=draws, n=n, calls=calls, freedom=n - 1)
+    each = tuple(chain.from_iterable(part.each for part in parts))
+    return replace(parts[0], nats=nats, stderr=stderr, draw_stderr=draws, n=n, calls=calls, freedom=n - 1, each=each)
 
 
 def again(passes: Sequence[Estimate]) -> Estimate:
@@ -111,9 +112,9 @@ def again(passes: Sequence[Estimate]) -> Estimate:
     draws = math.fsum(one.draw_stderr**2 for one in passes) / times**2
     sequences = math.fsum(one.stderr**2 - one.draw_stderr**2 for one in passes) / times
     stderr = math.sqrt(max(draws, draws + sequences))
-    return replace(
-        first, nats=nats, stderr=stderr, draw_stderr=math.sqrt(draws), calls=sum(one.calls for one in passes)
-    )
+    each = tuple(math.fsum(values) / times for values in zip(*(one.each for one in passes), strict=True))
+    calls = sum(one.calls for one in passes)
+    return replace(first, nats=nats, stderr=stderr, draw_stderr=math.sqrt(draws), calls=calls, each=each)
 
 
 def _cautious(estimate: Estimate) -> Estimate:

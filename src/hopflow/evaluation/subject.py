@@ -74,7 +74,16 @@ class Subject:
         weight = next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None
         return "float32" if weight is None else str(weight.dtype).removeprefix("torch.")
 
-    def row(self, set: str, number: Measured, *, eta: float | None, is_bound: bool = False, **more: Any) -> Row:
+    def row(
+        self,
+        set: str,
+        number: Measured,
+        *,
+        eta: float | None,
+        is_bound: bool = False,
+        each: tuple[float, ...] = (),
+        **more: Any,
+    ) -> Row:
         """A number of this subject, signed."""
         return Row(
             run=self.name,
@@ -89,4 +98,5 @@ class Subject:
             dtype=more.pop("dtype", self.dtype),
             recipe_hash=self.recipe_hash,
             more={"weights": self.weights, "checkpoint": self.checkpoint, **more},
+            each=each,
         )

@@ -4,11 +4,12 @@ With them two runs are compared on the same sequences, and what those share does
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,6 +33,18 @@ def read(folder: Path) -> dict[str, Float[Tensor, " n"]]:
         return safetensors.torch.load(file.read_bytes())
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"{file} is damaged: {error}\nremove it; differences are then not paired") from None
+
+
+def keep(folder: Path, rows: Sequence[Row]) -> None:
+    """Those of these rows, new or known, and no others; what is damaged is made anew as far as it can be."""
+    try:
+        known = read(folder)
+    except ValueError:
+        known = {}
+    found = {name(row): known[name(row)] for row in rows if not row.each and name(row) in known}
+    found |= {name(row): torch.tensor(row.each, dtype=torch.float64) for row in rows if row.each}
+    if found or known:
+        write(folder, found)
 
 
 def write(folder: Path, values: Mapping[str, Float[Tensor, " n"]]) -> None:
