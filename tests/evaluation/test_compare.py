@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scipy.stats import kendalltau, pearsonr, spearmanr
 
 from hopflow import cli
 from hopflow.evaluation import values
@@ -415,3 +416,26 @@ def test_runs_that_are_not_there_not_measured_alone_or_named_twice_are_one_messa
         assert said.code == 2
         assert message in said.err
     assert hopflow("compare", a, run("b", row()), "--out", "no/such/file.md").code == 2
+
+
+def test_five_runs_or_more_show_how_alike_bounds_and_samples_rank_them(run):
+    b1, ppl = (6.0, 7.0, 8.0, 9.0, 9.5), (10.0, 12.0, 11.0, 14.0, 15.0)
+    runs = [
+        run(
+            f"r{i}",
+            row("b1", bound, eta=1.0),
+            sample("gen_ppl", 99 - judged, 0.1, 8),
+            sample("gen_ppl", judged, 0.1, 64),
+        )
+        for i, (bound, judged) in enumerate(zip(b1, ppl, strict=True))
+    ]
+    found = Comparison.of(runs)
+    (one,) = found.ranked
+    assert one.samples.place["steps"] == 64  # the most
+    assert [by.value for by in one.by] == pytest.approx(
+        [pearsonr(b1, ppl)[0], spearmanr(b1, ppl)[0], kendalltau(b1, ppl)[0]]
+    )
+    assert "rank the runs alike" in page(found)
+    assert found.as_json()["correlations"][0]["correlations"][0]["n"] == 5
+    assert Comparison.of(runs[:4]).ranked == []
+    assert "rank the runs" not in page(Comparison.of(runs[:4]))

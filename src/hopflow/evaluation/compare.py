@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..training.folder import is_run, read_recipe
 from . import record, values
+from .correlation import Correlation, correlations
 from .frontier import SAMPLES
 from .matching import CURVE, Match, curves, match
 from .rows import Row
@@ -35,6 +36,8 @@ PLACE = (
     "retokenised",
 )
 """Where a number stands in the tables: two runs' rows with the same of these are shown on one line."""
+FEWEST = 5
+"""Runs from which on a correlation has an error."""
 BITS = "_bits_per_char"
 """Ends the quantities that a likelihood has per character."""
 
@@ -119,6 +122,19 @@ class Line:
         return {**self.place, "rows": numbers, "differences": shown, "refused": self.refused}
 
 
+@dataclass(frozen=True)
+class Ranked:
+    """A likelihood and a generative perplexity of the same runs, and how they go together."""
+
+    likelihood: Line
+    samples: Line
+    by: tuple[Correlation, Correlation, Correlation]
+
+    def as_json(self) -> dict[str, Any]:
+        places = {"likelihood": self.likelihood.place, "samples": self.samples.place}
+        return {**places, "correlations": [asdict(one) for one in self.by]}
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Runs side by side; the first is the one that differences are taken from."""
@@ -153,6 +169,28 @@ class Comparison:
                 at = dict(zip(CURVE, key, strict=True))
                 if key in goals and (at["retokenised"] or not _alien(side, other)):
                     found.append(match(side.name, own[key], other.name, goals[key], at))
+        return found
+
+    @cached_property
+    def ranked(self) -> list["Ranked"]:
+        """How alike likelihoods and generative perplexities rank the runs, where five or more have both.
+
+        App. C.7 [C6]. Of the samples of one sampler and judge those with the most steps count.
+        """
+        samples: dict[tuple[Any, ...], Line] = {}
+        for line in self.lines:
+            if line.place["set"] == SAMPLES and line.place["quantity"] == "gen_ppl":
+                key = tuple(line.place[name] for name in ("eta", "temperature", "judge_hash", "retokenised"))
+                known = samples.get(key)
+                if known is None or (line.place["steps"] or 0) > (known.place["steps"] or 0):
+                    samples[key] = line
+        found = []
+        for line in self.lines:
+            if any(row.unit == "ppl" for row in line.rows.values()) and not line.refused:
+                for other in samples.values():
+                    both = [(line.rows[run].value, other.rows[run].value) for run in line.rows if run in other.rows]
+                    if len(both) >= FEWEST and all(len(set(column)) > 1 for column in zip(*both, strict=True)):
+                        found.append(Ranked(line, other, correlations(*zip(*both, strict=True))))
         return found
 
     @cached_property
@@ -197,6 +235,7 @@ class Comparison:
             "runs": list(self.runs),
             "lines": [line.as_json() for line in self.lines],
             "steps_to_match": [found.as_json() for found in self.matches],
+            "correlations": [found.as_json() for found in self.ranked],
             "configuration": self.configuration,
             "remarks": self.remarks,
         }

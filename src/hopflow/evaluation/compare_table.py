@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from .compare import BITS, Comparison, Line
+from .compare import BITS, Comparison, Line, Ranked
 from .rows import Row
 from .table import grid
 
@@ -28,6 +28,8 @@ def page(found: Comparison) -> str:
         parts += [f"## {name}", _numbers([line for line in lines if line.place["set"] == name], found)]
     if found.matches:
         parts += ["## Steps to match", "\n".join(f"- {_point(match.at)}: {match}" for match in found.matches)]
+    if found.ranked:
+        parts += ["## Do bounds and samples rank the runs alike?", _ranks(found.ranked)]
     parts.append("## Recipes")
     if found.configuration:
         rows = [(key, *map(_word, each)) for key, each in found.configuration.items()]
@@ -47,6 +49,19 @@ def _numbers(lines: list[Line], found: Comparison) -> str:
         numbers = [_number(line.rows.get(run)) for run in found.runs]
         rows.append((_quantity(line), _sampler(line), *numbers, *(_difference(line, run) for run in others)))
     return grid(("quantity", "speaks of", *found.runs, *differences), rows)
+
+
+def _ranks(found: list[Ranked]) -> str:
+    rows = [
+        (
+            f"{_quantity(one.likelihood)}, {_sampler(one.likelihood)}",
+            f"{_quantity(one.samples)}, {_sampler(one.samples)}",
+            *(f"{by.value:.3f} ± {by.stderr:.2g}" for by in one.by),
+            str(one.by[0].n),
+        )
+        for one in found
+    ]
+    return grid(("likelihood", "samples", "Pearson", "Spearman", "Kendall", "runs"), rows)
 
 
 def _shown(line: Line, found: Comparison) -> bool:
