@@ -68,3 +68,7 @@ def test_rows_stay_normalised_in_float32():
 def test_what_filters_nothing_sensible_is_refused(how):
     with pytest.raises(ValueError, match=next(iter(how))):
         Filter(**how)
+
+
+def test_a_temperature_near_0_is_like_0():
+    assert torch.equal(Filter(1e-39)(LAW.float().log()).exp(), left(temperature=0.0).float())

@@ -483,6 +483,13 @@ def test_guidance_leaves_impossible_tokens_impossible():
     run = infill(lambda xt, t: logits.expand(*xt.shape, 3), Flow(Mask(Vocab(3, 1))), prompts, guidance=2.0)
     assert (run.tokens > 0).all()
 
+    def network(xt, t):  # without the prompt everything but a 2 is impossible
+        dropped = torch.tensor([-torch.inf, -torch.inf, 0.0])
+        return torch.where((xt[:, :1] == 1)[..., None], torch.zeros(3), dropped).expand(*xt.shape, 3)
+
+    run = infill(network, Flow(Mask(Vocab(3, 1))), prompts, guidance=2.0)
+    assert set(run.tokens[:, 1].tolist()) == {0, 1, 2}
+
 
 def test_guidance_without_anything_to_lead_to_is_refused():
     with pytest.raises(ValueError, match="label or a prompt"):

@@ -41,7 +41,8 @@ class Filter:
             only = torch.full_like(log_p, -torch.inf)
             return only.scatter(1, log_p.argmax(1, keepdim=True), 0.0)
         if self.temperature != 1:
-            log_p = (log_p / self.temperature).log_softmax(1)
+            # from the largest down: divided by 1e-39 even its logarithm would be infinite
+            log_p = ((log_p - log_p.amax(1, keepdim=True)) / self.temperature).log_softmax(1)
         for keep in (self._ranked, self._massive, self._near):
             kept = keep(log_p)
             log_p = log_p if kept is None else log_p.masked_fill(~kept, -torch.inf).log_softmax(1)

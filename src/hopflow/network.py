@@ -89,7 +89,8 @@ class Reader:
 
         def guided(row: Tensor, position: Tensor) -> Tensor:
             with_, without = rows(torch.cat([row, row + len(xt)]), torch.cat([position, position])).float().chunk(2)
-            return torch.where(with_ == without, with_, without + self.guidance * (with_ - without))  # -inf stays
+            led = without + self.guidance * (with_ - without)
+            return torch.where(with_.isinf() | without.isinf(), with_, led)  # what is impossible stays so
 
         return guided
 

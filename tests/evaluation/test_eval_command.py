@@ -235,3 +235,20 @@ def test_a_run_that_holds_nothing_out_is_one_message(hopflow, tmp_path, home):
     result = hopflow("eval", str(tmp_path / "all"))
     assert result.code == 2
     assert "has no test split: it was trained with holdout=0; pass data=FILE" in result.message
+
+
+def test_what_was_measured_is_kept_when_the_rest_fails(hopflow, runs, tmp_path, monkeypatch):
+    from hopflow.evaluation.frontier import Frontier
+
+    def broken(self, *args):
+        raise ValueError("the judge has lost his glasses")
+
+    folder = tmp_path / "copy"
+    shutil.copytree(runs / "flow", folder)
+    for file in ("eval.json", "eval.md", values.FILE):
+        (folder / file).unlink(missing_ok=True)
+    monkeypatch.setattr(Frontier, "rows", broken)
+    result = hopflow("eval", str(folder), *FAST, "--json", str(tmp_path / "rows.json"))
+    assert (result.code, result.message.strip()) == (2, "hopflow: the judge has lost his glasses")
+    assert {"b0", "b1", "bn", "bk"} <= {row.quantity for row in kept(folder)}
+    assert json.loads((tmp_path / "rows.json").read_text())["rows"]

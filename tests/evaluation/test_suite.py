@@ -185,3 +185,30 @@ def test_a_mistake_is_named_before_anything_is_measured(arguments, message):
     positions, keys = arguments(model, flow, rows_of(16))
     with pytest.raises(ValueError, match=message):
         hf.evaluate(*positions, **keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"data": "lambada"}, "two texts"),
+        ({"length": 3}, "how data=… is read"),
+        ({"detokenise": "words"}, "how data=… is read"),
+        ({"judge": "smollm2", "gen": False}, "gen=false draws none"),
+        ({"ot_n": 4, "coupling": "none"}, "ot_n counts the rows of a coupling"),
+        ({"temperature": -1.0}, "temperature must be ≥ 0"),
+    ],
+)
+def test_what_would_not_be_heeded_is_refused_before_anything_is_measured(keys, message):
+    model, flow = tiny(hf.Uniform(hf.Vocab(5)))
+    with pytest.raises(ValueError, match=message):
+        hf.evaluate(model, flow, torch.zeros(8, 6, dtype=torch.int64), **keys)
+
+
+def test_transport_says_which_text_its_pairs_are_of_and_what_does_not_depend_on_pairs_says_nothing_of_them():
+    model, flow = tiny(hf.Uniform(hf.Vocab(5)))
+    x1 = torch.randint(0, 5, (12, 6), generator=toys.generator(0))
+    rows = [row for row in hf.evaluate(model, flow, x1, steps=(4,), n=4, rows=4, draws=2) if row.set == "transport"]
+    assert all(row.more["text"] for row in rows)
+    paired = {row.quantity for row in rows if "ot_n" in row.more}
+    assert {"predicted_jumps", "kantorovich_cost_hamming", "gain_hamming", "excess_jumps"} <= paired
+    assert {row.quantity for row in rows} - paired >= {"jumps", "dynamic_cost_hamming"}

@@ -49,17 +49,20 @@ def evaluate(
     from ..evaluation.table import page
     from ..training.folder import is_run
 
+    folder, rows = Path(run), []
     with progress_line() as progress:
         progress(f"reading {run}")
         subject = Subject.load(run, chosen.pop("device", "auto"))
-        folder = Path(run)
-        record.read(folder)  # a damaged file is found before the work, not after it
-        rows = Suite.of(chosen).run(subject, offline=offline, progress=progress)
+        record.check(folder)  # what cannot be kept is found before the work, not after it
         remarks = refusals(subject.flow)
-        if is_run(folder):
-            record.keep(folder, rows, remarks)
-    if json_file:
-        write_json(json_file, {"rows": [row.as_json() for row in rows]})
+        try:
+            for row in Suite.of(chosen).run(subject, offline=offline, progress=progress):
+                rows.append(row)
+        finally:  # what was measured is kept, whatever happens to the rest
+            if json_file and rows:
+                write_json(json_file, {"rows": [row.as_json() for row in rows]})
+            if is_run(folder) and rows:
+                record.keep(folder, rows, remarks)
     typer.echo(page(rows, remarks), nl=False)
     if is_run(folder):
         typer.echo(f"\nkept in {folder / record.FILE} and {folder / record.PAGE}", err=True)

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from ..data.pulse import Progress, Pulse
+from ..filters import Filter
 from ..models.causal import Causal
 from ..sampling import generate
 from ..training.streams import stream
@@ -19,6 +21,8 @@ from .rows import Row, fingerprint
 from .sets import TextSet
 from .subject import Subject
 
+PIECE = 64
+"""Sequences that a causal network draws at once: it remembers all that was before."""
 SAMPLES = "samples"
 """The set that samples are."""
 
@@ -39,6 +43,8 @@ class Frontier:
     def __post_init__(self) -> None:
         if self.n < 1 or any(steps < 1 for steps in self.steps):
             raise ValueError(f"n and steps are at least 1; got n={self.n}, steps={self.steps}")
+        for temperature in self.temperature:
+            Filter(temperature)
 
     def check(self, subject: Subject) -> None:
         """Find out before anything is drawn whether it could be judged."""
@@ -89,8 +95,10 @@ class Frontier:
         """Tokens, how varied they are and what they took, and how each was drawn."""
         if subject.flow is None:
             assert isinstance(subject.model, Causal)
-            drawn = subject.model.generate(self.n, length, stream(self.seed, "samples"), point["temperature"]).cpu()
-            return drawn, list(diversity(drawn)), "categorical"
+            generator, temperature = stream(self.seed, "samples"), point["temperature"]
+            pieces = [min(PIECE, self.n - start) for start in range(0, self.n, PIECE)]
+            parts = [subject.model.generate(n, length, generator, temperature).cpu() for n in pieces]
+            return torch.cat(parts), list(diversity(torch.cat(parts))), "categorical"
         pulse = Pulse(say)
         out = generate(
             subject.model,

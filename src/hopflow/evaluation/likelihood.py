@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..bounds import coupled_bound, coupled_number, kappa_bound, nll_bound
@@ -147,12 +147,17 @@ class Likelihood:
             raise ValueError("eps belongs to coupling=sinkhorn: pass that too, or leave eps out")
         return replace(found, eps=self.eps)
 
+    def _bits(self, estimate: Estimate, characters: Float[Tensor, " m"]) -> Measured:
+        """Per character: a ratio, of which both sides vary from sequence to sequence, or minibatch to minibatch."""
+        units = characters.double().view(estimate.n, -1).mean(1)
+        nats = Measured.ratio("bits_per_char", torch.tensor(estimate.each, dtype=torch.float64), units, "nats")
+        return nats.times(1 / math.log(2), "bits_per_char", "bits per character")
+
     def _row(self, subject: Subject, texts: TextSet, question: Question, found: Stopped, estimate: Estimate) -> Row:
         facts = {**texts.facts, **question.facts}
         if texts.characters is not None and (characters := float(texts.characters[: found.rows].mean())):
-            bits = 1 / math.log(2) / characters
-            facts |= {"characters": characters, "bits_per_char": bits * estimate.nats}
-            facts |= {"bits_per_char_stderr": bits * estimate.stderr}
+            bits = self._bits(estimate, texts.characters[: found.rows])
+            facts |= {"characters": characters, "bits_per_char": bits.value, "bits_per_char_stderr": bits.stderr}
         return subject.row(
             texts.name,
             Measured(estimate.quantity, estimate.ppl, estimate.ppl_stderr, estimate.n, "ppl"),

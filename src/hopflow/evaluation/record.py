@@ -1,5 +1,6 @@
 """Record: what was ever measured of a run, in its folder: eval.json, and eval.md to read."""
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,15 @@ def read(folder: Path) -> list[Row]:
         return [Row.from_json(row) for row in content["rows"]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read: {error}\nmove it away to begin a new one") from None
+
+
+def check(folder: Path) -> None:
+    """Find out whether rows can be kept in a folder, before they are measured."""
+    read(folder)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(
+            errno.EACCES, "rows are kept in the run's folder, which may not be written to", str(folder)
+        )
 
 
 def keep(folder: Path, rows: Sequence[Row], remarks: Sequence[str] = ()) -> list[Row]:

@@ -72,11 +72,11 @@ NAMES = tuple(f.name for f in fields(Row) if f.name not in ("more", "each"))
 
 
 def merged(old: list[Row], new: list[Row]) -> list[Row]:
-    """All of them; of two estimates of the same number the one from more, and of equal ones the newer."""
+    """All of them; of two estimates of the same number the newer, unless it is from fewer and no surer."""
     found = {row.key: row for row in old}
     for row in new:
         known = found.get(row.key)
-        if known is None or row.n >= known.n:
+        if known is None or row.n >= known.n or row.stderr < known.stderr:
             found[row.key] = row
     return list(found.values())
 

@@ -48,9 +48,9 @@ class Subject:
         """The newest checkpoint of a run's folder, or what `save_pretrained` wrote."""
         path = Path(folder)
         run = read_recipe(path) if is_run(path) else {}
-        found = from_pretrained(path, device=choose_device(device))
+        saved = newest(path)  # once: a training that goes on may write another
+        found = from_pretrained(saved, device=choose_device(device))
         recipe = run.get("recipe") or found.recipe or {}
-        saved = newest(path)
         return cls(
             found.model,
             found.flow,

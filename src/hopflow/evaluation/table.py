@@ -24,12 +24,12 @@ def page(rows: Sequence[Row], remarks: Iterable[str] = ()) -> str:
     likelihoods = [row for row in rows if row.unit == "ppl"]
     for (name, step, *_), here in _grouped(likelihoods, "set", "checkpoint", "data_sha256", "length", "detokenised"):
         parts += [f"## {name}{_step(step)}", _likelihoods(here), _origin(here[0])]
-    travelled = [row for row in rows if "trained_ot_n" in row.more]
-    points = [row for row in rows if row.unit != "ppl" and row not in travelled]
+    travelled = [row for row in rows if row.set == "transport"]
+    points = [row for row in rows if row.unit != "ppl" and row.set != "transport"]
     for (step,), here in _grouped(points, "checkpoint"):
         parts += [f"## samples, and texts to hold them against{_step(step)}", _points(here), *_judges(here)]
-    for (step, *_), here in _grouped(travelled, "checkpoint", "steps", "length", "ot_n", "seed"):
-        parts += [f"## transport{_step(step)}", _travelled(here), _pairs(here[0])]
+    for (step, *_), here in _grouped(travelled, "checkpoint", "steps", "length", "data_sha256", "seed"):
+        parts += [f"## transport{_step(step)}", _travelled(here), *_pairs(here)]
     parts += [f"{line[0].upper()}{line[1:]}." for line in remarks]
     return "\n\n".join(parts) + "\n"
 
@@ -111,14 +111,13 @@ def _travelled(rows: Sequence[Row]) -> str:
     )
 
 
-def _pairs(row: Row) -> str:
+def _pairs(rows: Sequence[Row]) -> list[str]:
     """What is said under a table of costs."""
-    more = row.more
-    fewer = "" if more["ot_n"] == more["trained_ot_n"] else f" (training: {more['trained_ot_n']})"
-    return (
-        f"Samples: {more['sampler']}. Pairs: {more['coupling']} of {more['ot_n']} rows{fewer}; "
-        f"embeddings: {more['embeddings']}. The excess is what was paid beyond what pairs predict."
-    )
+    said = [f"Samples: {rows[0].more['sampler']}; embeddings: {rows[0].more['embeddings']}."]
+    for more in (row.more for row in rows if row.quantity == "predicted_jumps"):
+        fewer = "" if more["ot_n"] == more["trained_ot_n"] else f" (training: {more['trained_ot_n']})"
+        said.append(f"Pairs: {more['coupling']} of {more['ot_n']} rows{fewer} of {more['text']}.")
+    return [" ".join([*said, "The excess is what was paid beyond what pairs predict."])]
 
 
 def _judge(row: Row) -> str:
