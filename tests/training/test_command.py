@@ -36,7 +36,7 @@ def test_training_a_text_file_says_what_how_and_where(hopflow, fox, tmp_path, mo
     assert lines[0] == f"reading {fox}"
     assert "sequences of 16" in lines[at]
     steps = lines[at + 1 :]
-    assert any(all(word in line for word in ("loss", "grad", "tok/s", "OT", "of time", "MiB")) for line in steps)
+    assert any(all(word in line for word in ("loss", "grad", "tok/s", "OT", "of time", "iB")) for line in steps)
     logged = [line for line in steps if "loss" in line]  # on a slow machine signs of life stand between them
     assert [line.partition("/")[0] for line in logged] == [f"step {n}" for n in (1, 2, 3, 4)]
     assert sum("b0 ppl" in line and "jumps" in line and "n=2" in line for line in steps) == 2

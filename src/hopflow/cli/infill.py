@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,7 +52,8 @@ def infill(
         network = saved.read(run, chosen.get("device", "auto"), chosen.get("precision", "auto"))
     if network.flow is None:
         raise ValueError(f"{network.folder} holds a causal network, which fills no holes; see `hopflow sample`")
-    prompts = [_prompt(text, number, network, chosen.get("length")) for number, text in enumerate(texts, 1)]
+    whole = cache(lambda: network.length(chosen.get("length")))  # asked for once, since it may have something to say
+    prompts = [_prompt(text, number, network, chosen.get("length"), whole) for number, text in enumerate(texts, 1)]
     n = chosen.get("n", 1)
     found, seconds = draw(network, [prompt for prompt in prompts for _ in range(n)], told, watch)
     seen = watch and replay(found, network)
@@ -79,7 +81,7 @@ def _all(texts: list[str], file: str | None) -> list[str]:
     return texts
 
 
-def _prompt(text: str, number: int, network: saved.Saved, asked: int | None) -> "Tensor":
+def _prompt(text: str, number: int, network: saved.Saved, asked: int | None, whole: Callable[[], int]) -> "Tensor":
     """The prompt's tokens, continued by holes where it has none or where a length is asked for."""
     import torch
 
@@ -98,7 +100,7 @@ def _prompt(text: str, number: int, network: saved.Saved, asked: int | None) -> 
         raise ValueError(f"prompt {number} has {len(tokens)} tokens, {limit}: shorten it, or say length={len(tokens)}")
     if holes and not asked:
         return tokens
-    length = network.length(asked)
+    length = whole()
     if len(tokens) == length and not holes:
         raise ValueError(f"prompt {number} has no hole and fills all {length} tokens: there is nothing to draw")
     return torch.cat([tokens, torch.full((length - len(tokens),), HOLE)])
