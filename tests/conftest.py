@@ -1,10 +1,13 @@
 """Set before hopflow is imported: checked shapes, one torch thread per worker, repeatable property tests."""
 
 import os
+import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers on two cores; inherited by the processes that tests start
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
@@ -17,3 +20,18 @@ settings.register_profile(
     "hopflow", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("hopflow")
+
+
+@pytest.fixture
+def hopflow(monkeypatch, capsys):
+    """Run a command in this process: its exit code, stdout and stderr."""
+    from hopflow import cli
+
+    def command(*arguments: str) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=end.value.code, out=out, err=err)
+
+    return command

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hopflow import __version__, cli
+from hopflow import __version__
 
 HOPFLOW = Path(sys.executable).with_name("hopflow")
 ROWS = [
@@ -34,20 +34,6 @@ def analyses(monkeypatch):
     monkeypatch.setitem(sys.modules, "hopflow.evaluation", SimpleNamespace(tightness=fake))
     monkeypatch.setitem(sys.modules, "hopflow.evaluation.tightness", fake)
     return seen
-
-
-@pytest.fixture
-def hopflow(monkeypatch, capsys):
-    """Run a command in this process: its exit code, stdout and stderr."""
-
-    def command(*arguments: str) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=end.value.code, out=out, err=err)
-
-    return command
 
 
 def is_short(message: str) -> bool:

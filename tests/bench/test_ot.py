@@ -3,7 +3,6 @@
 import json
 import sys
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,18 +18,6 @@ SOLVERS = {"hopflow_exact", "hopflow_sinkhorn", "pot_emd", "pot_sinkhorn", "scip
 @pytest.fixture(scope="module")
 def rows():
     return bench.run(n=24, seed=3)
-
-
-@pytest.fixture
-def hopflow(monkeypatch, capsys):
-    def command(*arguments: str) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=end.value.code, out=out, err=err)
-
-    return command
 
 
 def test_every_solver_runs_on_every_case(rows):

@@ -1,13 +1,10 @@
 """`hopflow bench sample`: what it reports is right; how fast anything is, no test says."""
 
 import json
-import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from hopflow import cli
 from hopflow.bench import sample
 from hopflow.bench.memory import Peak
 from hopflow.bench.plain import plain_euler
@@ -22,18 +19,6 @@ CASE = sample.Case(n=2, length=8, tokens=40, steps=(1, 40))
 @pytest.fixture(scope="module")
 def rows():
     return sample.run(CASE)
-
-
-@pytest.fixture
-def hopflow(monkeypatch, capsys):
-    def command(*arguments: str) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=end.value.code, out=out, err=err)
-
-    return command
 
 
 def test_every_sampler_runs_on_every_source_it_can(rows):

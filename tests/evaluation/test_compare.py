@@ -2,15 +2,12 @@
 
 import json
 import math
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
-from hopflow import cli
 from hopflow.evaluation import values
 from hopflow.evaluation.compare import Comparison
 from hopflow.evaluation.compare_table import page
@@ -64,18 +61,6 @@ def run(tmp_path, monkeypatch):
         return name
 
     return make
-
-
-@pytest.fixture
-def hopflow(monkeypatch, capsys):
-    def command(*arguments: str) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=end.value.code, out=out, err=err)
-
-    return command
 
 
 def line(found: Comparison, quantity: str, **place):
