@@ -10,7 +10,19 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 # Lowest first. A module is named by its first part below hopflow: models/mlp.py is `models`.
 LAYERS = (
-    ("atomic", "hints", "storage", "vocab", "schedules", "network", "noise", "grids", "filters", "categorical"),
+    (
+        "atomic",
+        "hints",
+        "storage",
+        "vocab",
+        "schedules",
+        "network",
+        "reader",
+        "noise",
+        "grids",
+        "filters",
+        "categorical",
+    ),
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),
     ("flow",),

@@ -1,8 +1,8 @@
 """Control variates: columns of mean zero that explain part of the noise of draws, and what is left without that part.
 
 How much of a column to subtract is fitted on one half of the sequences and used on the other: a number fitted on the
-very draws it corrects would bias their mean. The replicates of a sequence stay independent given the fit, so that their
-spread remains the error.
+very draws it corrects would bias their mean. Given the fit the replicates of a sequence are independent but for what
+`hardness` takes from one to the other, which is of second order, so that their spread remains the error.
 """
 
 import torch

@@ -21,8 +21,9 @@ from .filters import Filter
 from .flow import Flow
 from .generation import HOLE, Generation, Hops
 from .hints import did_you_mean
-from .network import Network, Reader, clock_dtype, home, resting
+from .network import Network, clock_dtype, home, resting
 from .noise import Noise
+from .reader import Reader
 from .samplers import Euler, Events, Sampler
 from .turns import Indices, Turns
 from .velocities import Eta, still_noise

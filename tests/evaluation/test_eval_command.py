@@ -87,6 +87,7 @@ def test_all_numbers_of_a_run_stand_in_one_table_and_in_its_folder(hopflow, runs
     assert drawn >= {(name, eta) for name in (*wanted, "distinct_2", "repeated_4") for eta in (0.0, 1.0)}
     travelled = {row.quantity for row in rows if row.set == "transport"}
     assert travelled >= {"jumps", "predicted_jumps", "excess_jumps", "dynamic_cost_hamming", "gain_squared_embedding"}
+    assert all(row.more["data_sha256"] for row in rows if row.set == "transport")  # another text, another number
     identity = json.loads((run / "recipe.json").read_text())["recipe_hash"]
     for row in rows:
         assert row.as_json().keys() >= set(NAMES)

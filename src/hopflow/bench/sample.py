@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..recipes.choices import kind_of
 from ..samplers import Euler, RandomOrder, Sampler
 from ..sampling import generate
 from ..sources import Source
+from ..training.devices import autocast, choose_precision
 from .memory import Peak
 from .plain import plain_euler
 
@@ -75,7 +75,7 @@ def run(case: Case, progress: Callable[[str], None] = lambda text: None) -> list
     for name in case.sources:
         flow = Flow(source(name, case.tokens))
         model = _network(case, flow)
-        with resting(model), _autocast(case.device):
+        with resting(model), autocast(choose_precision("auto", case.device), case.device):
             _events(case, model, flow, Euler(2), name)  # kernels and caches warm up
             for steps in case.steps:
                 progress(f"{name}, {steps} steps: by events")
@@ -138,10 +138,6 @@ def ratios(rows: list[Row]) -> Iterator[tuple[Row, float]]:
         if row.sampler != "plain_euler":
             steps = row.steps if row.sampler == "euler" else max(s for name, s in plain if name == row.source)
             yield row, row.sequences_per_s / plain[row.source, steps].sequences_per_s
-
-
-def _autocast(device: torch.device) -> AbstractContextManager[object]:
-    return torch.autocast(device.type, torch.bfloat16) if device.type == "cuda" else nullcontext()
 
 
 def _finish(device: torch.device) -> None:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from ..generation import Generation
     from ..sampling import How
 
-TOGETHER = 64
-"""Sequences that a causal network draws at once."""
-
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run, a checkpoint or a saved network.", show_default=False)]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE.txt or FILE.jsonl; - is stdout.")
@@ -53,8 +50,8 @@ def draw_causal(saved: Saved, n: int, length: int, chosen: Mapping[str, Any]) ->
     rows: list[list[int]] = []
     started = time.perf_counter()
     with sampling(console(stderr=True), n) as progress:
-        while len(rows) < n:
-            rows += saved.model.generate(min(TOGETHER, n - len(rows)), length, generator, temperature).tolist()
+        for piece in saved.model.pieces(n, length, generator, temperature):
+            rows += piece.tolist()
             progress(len(rows), n)
     seconds = time.perf_counter() - started
     end = saved.tokenizer.end if chosen.get("cut") else None

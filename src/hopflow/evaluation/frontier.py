@@ -21,8 +21,6 @@ from .rows import Row, fingerprint
 from .sets import TextSet
 from .subject import Subject
 
-PIECE = 64
-"""Sequences that a causal network draws at once: it remembers all that was before."""
 SAMPLES = "samples"
 """The set that samples are."""
 
@@ -95,10 +93,9 @@ class Frontier:
         """Tokens, how varied they are and what they took, and how each was drawn."""
         if subject.flow is None:
             assert isinstance(subject.model, Causal)
-            generator, temperature = stream(self.seed, "samples"), point["temperature"]
-            pieces = [min(PIECE, self.n - start) for start in range(0, self.n, PIECE)]
-            parts = [subject.model.generate(n, length, generator, temperature).cpu() for n in pieces]
-            return torch.cat(parts), list(diversity(torch.cat(parts))), "categorical"
+            pieces = subject.model.pieces(self.n, length, stream(self.seed, "samples"), point["temperature"])
+            drawn = torch.cat([piece.cpu() for piece in pieces])
+            return drawn, list(diversity(drawn)), "categorical"
         pulse = Pulse(say)
         out = generate(
             subject.model,

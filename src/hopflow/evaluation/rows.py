@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+TRANSPORT = "transport"
+"""The set of what samples and pairs pay on the way."""
 DECIDES = (
     *("set", "data_sha256", "detokenised", "length", "quantity", "eta", "steps", "temperature"),
     *("coupling", "cost", "ot_n", "eps", "judge_hash", "retokenised"),

@@ -7,8 +7,6 @@ with the sampler it speaks of; of samples what a judge says, how varied they are
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +19,6 @@ from ..data.tokenizers import Tokenizer
 from ..flow import Flow
 from ..hints import did_you_mean
 from ..network import Network, home
-from ..sampling import How
-from ..training.folder import is_run
-from ..training.streams import stream_seed
 from . import sets
 from .frontier import Frontier
 from .judge import Judge
@@ -33,12 +28,7 @@ from .rows import Row
 from .sets import TextSet
 from .stopping import Until
 from .subject import Subject
-from .transport import transport_costs
-
-BATCHES = 32
-"""OT batches of a prediction: more tell little more, and take their time."""
-TRANSPORT = "transport"
-"""The set of what samples and pairs pay on the way."""
+from .travel import Travel
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +91,8 @@ class Suite:
             yield from frontier.reference(subject, texts, progress) if self.gen else ()
         if self.gen:
             yield from frontier.rows(subject, asked[0].x1.shape[1], progress)
-        if self.gen and self.transport and subject.flow is not None and _travels(subject, asked[0]):
-            yield from self._transport(subject, subject.flow, asked[0], progress)
+        if self.gen and self.transport:
+            yield from Travel(self.n, max(self.steps, default=32), self.seed).rows(subject, asked[0], progress)
 
     def _check(self, subject: Subject, x1: Int[Tensor, "n L"] | None) -> None:
         """Refuse what would not be heeded."""
@@ -114,29 +104,6 @@ class Suite:
             raise ValueError("a judge reads samples, and gen=false draws none: leave one of them out")
         if self.ot_n is not None and (subject.flow is None or self.likelihood.test_coupling(subject.flow) is None):
             raise ValueError("ot_n counts the rows of a coupling, and there is none: pass coupling=exact or sinkhorn")
-
-    def _transport(self, subject: Subject, flow: Flow, texts: TextSet, progress: Progress) -> Iterator[Row]:
-        """What samples of the few-hops sampler pay on their way, beside what pairs of the training's coupling pay.
-
-        A set with fewer rows than two of the training's OT batches is coupled in smaller ones; the rows say which.
-        """
-        steps = max(self.steps, default=32)
-        trained = subject.recipe.get("ot_batch") or subject.recipe.get("batch") or 64
-        ot_n = min(int(trained), len(texts.x1) // 2)
-        x1 = texts.shuffled(stream_seed(self.seed, "eval order")).x1[: BATCHES * ot_n]
-        progress(f"transport: {steps} steps, pairs of {ot_n} rows")
-        run = subject.name if is_run(Path(subject.name)) else None
-        how: How = {"steps": steps, "seed": self.seed}
-        found = transport_costs(subject.model, flow, x1, n=self.n, ot_batch=ot_n, run=run, **how)
-        about: dict[str, Any] = {"sampler": f"η = 0, {steps} steps", "steps": steps, "length": x1.shape[1]}
-        about |= {"seed": self.seed, "embeddings": found.table, "text": texts.name, **texts.facts}
-        pairs: dict[str, Any] = {"coupling": found.coupling, "ot_n": ot_n, "trained_ot_n": trained}
-        for number in (found.jumps.per_sequence, *(one.dynamic for one in found.by_cost)):
-            yield subject.row(TRANSPORT, number, eta=0.0, **about)  # whatever pairs there may be
-        predicted = [number for number in (found.jumps.predicted, found.jumps.excess) if number is not None]
-        paired = [(one.kantorovich, one.independent, one.gain, one.excess) for one in found.by_cost]
-        for number in (*predicted, *chain.from_iterable(paired)):
-            yield subject.row(TRANSPORT, number, eta=0.0, **about, **pairs)
 
     def _frontier(self, subject: Subject, offline: bool, progress: Progress) -> Frontier:
         judge = self.judge if self.gen else None
@@ -180,13 +147,6 @@ def evaluate(
     if x1 is None:
         raise ValueError("a network in memory is evaluated on sequences: evaluate(model, flow, x1)")
     return list(suite.run(Subject(what, flow, tokenizer=tokenizer), x1, offline=offline, progress=say))
-
-
-def _travels(subject: Subject, texts: TextSet) -> bool:
-    """Whether pairs can be made: of four rows or more, and with the embeddings that the coupling reads."""
-    assert subject.flow is not None
-    lacks = "embedding" in subject.flow.coupling.reads and not hasattr(subject.model, "table")
-    return len(texts.x1) >= 4 and not lacks
 
 
 SEVERAL, REAL = ("data", "eta", "steps", "temperature"), ("eta", "temperature", "eps", "error", "seconds")

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from .rows import Row
+from .rows import TRANSPORT, Row
 
 SHOWN = {
     "gen_ppl": "gen_ppl",
@@ -24,8 +24,8 @@ def page(rows: Sequence[Row], remarks: Iterable[str] = ()) -> str:
     likelihoods = [row for row in rows if row.unit == "ppl"]
     for (name, step, *_), here in _grouped(likelihoods, "set", "checkpoint", "data_sha256", "length", "detokenised"):
         parts += [f"## {name}{_step(step)}", _likelihoods(here), _origin(here[0])]
-    travelled = [row for row in rows if row.set == "transport"]
-    points = [row for row in rows if row.unit != "ppl" and row.set != "transport"]
+    travelled = [row for row in rows if row.set == TRANSPORT]
+    points = [row for row in rows if row.unit != "ppl" and row.set != TRANSPORT]
     for (step,), here in _grouped(points, "checkpoint"):
         parts += [f"## samples, and texts to hold them against{_step(step)}", _points(here), *_judges(here)]
     for (step, *_), here in _grouped(travelled, "checkpoint", "steps", "length", "data_sha256", "seed"):

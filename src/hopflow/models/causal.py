@@ -1,5 +1,7 @@
 """The autoregressive transformer: baseline and judge."""
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -17,6 +19,8 @@ from .stack import Stack, check_dropout, check_tokens
 
 CHUNK = 1 << 26
 """Numbers that a chunk of logits may hold: 256 MiB of float32."""
+PIECE = 64
+"""Sequences that are drawn at once, where many are wanted."""
 
 
 class Causal(Stack):
@@ -60,6 +64,13 @@ class Causal(Stack):
         logits = self.head(features)
         # bf16 softmax over 50k tokens loses the tail
         return cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), tokens, reduction="none")
+
+    def pieces(
+        self, n: int, length: int, generator: torch.Generator | None = None, temperature: float = 1.0
+    ) -> Iterator[Int[Tensor, "m L"]]:
+        """n sequences, some at a time: of all that it draws at once, a network remembers everything so far."""
+        for start in range(0, n, PIECE):
+            yield self.generate(min(PIECE, n - start), length, generator, temperature)
 
     def generate(
         self, n: int, length: int, generator: torch.Generator | None = None, temperature: float = 1.0

@@ -1,0 +1,81 @@
+"""Reader: what a sampler asks of a network, logits at the positions that move."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .network import Network
+from .vocab import Vocab
+
+TOKENS, GPU_TOKENS = 1 << 13, 1 << 16
+"""Tokens that a network is shown at once."""
+LOGITS = 1 << 14
+"""Numbers for each of these that a network without a head of its own may give: 512 MiB on a CPU, 4 GiB on a GPU."""
+
+
+class Reader:
+    """A network's logits, at the positions that are asked for only.
+
+    With `guidance` g it is asked twice: as things stand, and with label and prompt dropped, which for a label means -1
+    and for a prompt noise in its place. Logits are then dropped + g·(given - dropped).
+    """
+
+    def __init__(self, model: Network, vocab: Vocab, guidance: float = 1.0, compile: bool = False) -> None:
+        if not math.isfinite(guidance):
+            raise ValueError(f"guidance is a factor, 1 for none; got {guidance}")
+        self.model, self.vocab, self.guidance = model, vocab, guidance
+        self.calls = 1 if guidance == 1 else 2
+        """Network calls each time it is read."""
+        self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
+        body = getattr(model, "features", None) if self._split else model
+        self._body: Any = torch.compile(body, dynamic=False) if compile else body
+        self._compiled, self._most = compile, 0
+
+    def batch(self, length: int, device: torch.device) -> int:
+        """Sequences to show it at once: many tokens, but where it gives full logits no more than memory holds."""
+        tokens = TOKENS if device.type == "cpu" else GPU_TOKENS
+        most = tokens if self._split else min(tokens, tokens * LOGITS // self.vocab.data)
+        return max(1, most // length // self.calls)
+
+    def read(
+        self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"], dropped: Int[Tensor, "B L"], labels: Tensor | None
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """Run the network, and give a function of (row, position) to logits."""
+        given = () if labels is None else (labels,)
+        if self.calls == 1:
+            return self._rows(xt, t, *given)
+        both = tuple(torch.cat([label, torch.full_like(label, -1)]) for label in given)
+        rows = self._rows(torch.cat([xt, dropped]), torch.cat([t, t]), *both)
+
+        def guided(row: Tensor, position: Tensor) -> Tensor:
+            with_, without = rows(torch.cat([row, row + len(xt)]), torch.cat([position, position])).float().chunk(2)
+            led = without + self.guidance * (with_ - without)
+            return torch.where(with_.isinf() | without.isinf(), with_, led)  # what is impossible stays so
+
+        return guided
+
+    def _rows(self, *inputs: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        model: Any = self.model
+        if self._compiled:  # for one number of rows: the last, smaller batches are filled up
+            self._most = max(self._most, len(inputs[0]))
+            missing = self._most - len(inputs[0])
+            inputs = tuple(torch.cat([x, x[:1].expand(missing, *x.shape[1:])]) for x in inputs)
+        if not self._split:
+            logits = self._body(*inputs)
+            self.vocab.check_logits(logits)
+            return lambda row, position: logits[row, position]
+        features = self._body(*inputs)
+        weights = next(model.parameters(), features).dtype
+
+        def rows(row: Tensor, position: Tensor) -> Tensor:
+            # in the weights' own float type, also under autocast: bf16 logits keep three digits
+            with torch.autocast(features.device.type, enabled=False):
+                logits: Tensor = model.head(features[row, position].to(weights))
+            self.vocab.check_logits(logits)
+            return logits
+
+        return rows
