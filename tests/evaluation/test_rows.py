@@ -149,3 +149,10 @@ def test_values_of_each_sequence_are_kept_with_their_rows_and_go_with_them(tmp_p
     record.keep(tmp_path, [two])
     assert values.read(tmp_path).keys() == {values.name(two)}
     assert len(record.read(tmp_path)) == 2
+
+
+def test_a_folder_that_may_not_be_written_to_is_found_before_the_work(tmp_path, monkeypatch):
+    record.check(tmp_path)
+    monkeypatch.setattr(record.os, "access", lambda folder, how: False)  # root may write everywhere
+    with pytest.raises(PermissionError, match="may not be written to"):
+        record.check(tmp_path)

@@ -9,6 +9,7 @@ import torch
 import hopflow as hf
 import toys
 from hopflow.data.tokenizers import Characters
+from hopflow.evaluation.measured import Measured
 from hopflow.evaluation.rows import NAMES, Row
 from hopflow.exact import Perfect, Space
 
@@ -212,3 +213,26 @@ def test_transport_says_which_text_its_pairs_are_of_and_what_does_not_depend_on_
     paired = {row.quantity for row in rows if "ot_n" in row.more}
     assert {"predicted_jumps", "kantorovich_cost_hamming", "gain_hamming", "excess_jumps"} <= paired
     assert {row.quantity for row in rows} - paired >= {"jumps", "dynamic_cost_hamming"}
+
+
+class Letters(Characters):
+    """Token 0 is a letter, every other one a word of four."""
+
+    def decode(self, ids):
+        return "".join("a" if i == 0 else "word" for i in ids)
+
+
+def test_bits_per_character_are_a_ratio_whose_error_knows_that_both_sides_vary():
+    model, flow = tiny(hf.Uniform(hf.Vocab(5)))
+    x1 = torch.randint(0, 5, (40, 6), generator=toys.generator(0))
+    x1[::2] = 0  # half of the sequences have six characters, the others many more
+    rows = hf.evaluate(model, flow, x1, tokenizer=Letters("abcde"), eta=1, steps=(), rows=40, draws=8, **ONCE)
+    row = one(rows, quantity="b1")
+    characters = torch.tensor([float(len(Letters("abcde").decode(ids))) for ids in x1.tolist()])
+    assert row.more["characters"] == pytest.approx(float(characters.mean()))
+    assert row.more["bits_per_char"] == pytest.approx(row.more["nats"] / math.log(2) / float(characters.mean()))
+    nats = torch.tensor(row.each, dtype=torch.float64)
+    expected = Measured.ratio("bits_per_char", nats / math.log(2), characters, "bits per character")
+    assert row.more["bits_per_char_stderr"] == pytest.approx(expected.stderr)
+    constant = row.more["nats_stderr"] / math.log(2) / float(characters.mean())
+    assert abs(row.more["bits_per_char_stderr"] / constant - 1) > 0.05  # what taking characters as given would say
