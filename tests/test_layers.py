@@ -22,6 +22,8 @@ LAYERS = (
         "grids",
         "filters",
         "categorical",
+        "linear_rows",
+        "triton_rows",
     ),
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),

@@ -32,8 +32,8 @@ def note_inputs(home: Path):
 
         def noted(self: Trainer, step: int, **options: object) -> None:
             update(self, step, **options)
-            x0, x1, t, u = self.task.batch(step)
-            content = {"x0": x0.contiguous(), "x1": x1.contiguous(), "t": t.contiguous(), "u": u.contiguous()}
+            names = ("x0", "x1", "xt", "t")
+            content = {k: x.contiguous() for k, x in zip(names, self.task.batch(step).tensors, strict=False)}
             save_file(content, home / f"{step}-{self.share.rank}.safetensors")
 
         Trainer.update = noted

@@ -43,7 +43,7 @@ class Branch(nn.Module):
         zero(inner.out)
 
     def forward(self, x: Tensor, clock: Tensor | None, *more: Rotation | Past | None) -> Tensor:
-        return x + self.dropout(self.inner(self.norm(x), *more))
+        return (x + self.dropout(self.inner(self.norm(x), *more))).to(x.dtype)
 
 
 class TimedBranch(nn.Module):
@@ -58,7 +58,8 @@ class TimedBranch(nn.Module):
 
     def forward(self, x: Tensor, clock: Tensor | None, *more: Rotation | Past | None) -> Tensor:
         shift, scale, gate = modulations(self.modulation, clock, x, 3)
-        return x + gate * self.dropout(self.inner(self.norm(x) * (1 + scale) + shift, *more))
+        seen = modulated(self.norm(x), shift, scale)
+        return (x + gate * self.dropout(self.inner(seen, *more))).to(x.dtype)
 
 
 class Norm(nn.LayerNorm):
@@ -78,7 +79,7 @@ class TimedNorm(nn.Module):
 
     def forward(self, x: Tensor, clock: Tensor | None) -> Tensor:
         shift, scale = modulations(self.modulation, clock, x, 2)
-        return self.norm(x) * (1 + scale) + shift
+        return modulated(self.norm(x), shift, scale)
 
 
 class Clock(nn.Module):
@@ -110,8 +111,12 @@ class Block(nn.Module):
 
 
 def modulations(layer: nn.Linear, clock: Tensor | None, x: Tensor, count: int) -> tuple[Tensor, ...]:
-    """(B, 1, D) each, in the float type of the stream: 1 + scale would lose its digits in bf16."""
-    return layer(clock).to(x.dtype)[:, None].chunk(count, -1)
+    """(B, 1, D) each, float32 at least: 1 + scale would lose its digits in bf16."""
+    return layer(clock).to(torch.promote_types(x.dtype, torch.float32))[:, None].chunk(count, -1)
+
+
+def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    return (x * (1 + scale) + shift).to(x.dtype)
 
 
 def zero(layer: nn.Linear) -> nn.Linear:

@@ -118,7 +118,8 @@ class _Course:
             self._clock = time.perf_counter()
             for step in range(start, self.settings.steps):
                 self._update(step, stop)
-                row = self._row(step)
+                with self._sound():
+                    row = self._row(step)
                 if row and metrics:
                     metrics.add(row)
                     self.last |= row
@@ -165,17 +166,27 @@ class _Course:
         checkpoints.prune(home, self.settings.keep)
 
     def _update(self, step: int, stop: Stop) -> None:
-        try:
+        with self._sound():
             self.trainer.update(step, asked=lambda: stop.asked is not None)
-        except NotFinite as error:
-            dumped = self.trainer.dump(step, self.path)
-            self.save(step)
-            raise NotFinite(f"{error}. The batch is in {dumped}") from None
         self._tokens += self.task.tokens(step)
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """A step that failed, whenever that is noticed, is kept for who wants to know why, with the weights before."""
+        try:
+            yield
+        except NotFinite as error:
+            if error.outcome is None:
+                raise
+            dumped = self.trainer.dump(error.outcome, self.path)
+            self.save(error.outcome.step)
+            raise NotFinite(f"{error}. The batch is in {dumped}") from None
 
     def _save_if_due(self, done: int) -> None:
         final = done == self.settings.steps
         if final or done % self.settings.save_every == 0 or self.trainer.stop:
+            with self._sound():
+                self.trainer.settle()
             self.save(done)
         if self.trainer.stop and not final:
             raise Interrupted(
