@@ -7,7 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import hopflow as hf
 import toys
-from hopflow.linear_rows import PAD, kernels, linear_three
+from hopflow.linear_rows import PAD, WideHead, kernels, linear_three
 from hopflow.models import short_attention
 from hopflow.models.attention import rotated
 from hopflow.scores import _three
@@ -78,6 +78,18 @@ def test_attention_over_short_sequences_and_its_gradient(dtype, shape):
     assert apart(found, exact) < LOOSE[dtype]
     # of a single position nothing goes back but values: the rest of the gradient is zero
     assert apart(qkv.grad, wide.grad) < LOOSE[dtype]
+
+
+@gpu
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_wide_head_has_the_digits_of_float32(biased):
+    torch.manual_seed(0)
+    head, features = nn.Linear(768, 5_003, bias=biased).cuda(), torch.randn(100, 768, device="cuda")
+    assert WideHead.suits(head)
+    exact = nn.functional.linear(features.double(), head.weight.double(), head.bias.double() if biased else None)
+    with torch.no_grad():
+        assert apart(WideHead(head)(features), exact) < 1e-5
+    assert apart(head.to(torch.bfloat16)(features.to(torch.bfloat16)), exact) > 1e-3  # what bf16 alone would give
 
 
 @gpu

@@ -43,6 +43,35 @@ def linear_three(
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
+class WideHead:
+    """A linear head in float32 quality from products in bf16, which a GPU has ten times as fast.
+
+    A float32 number is, to 16 bits, the sum of two bf16 numbers: x·w = xₕwₕ + xₕwₗ + xₗwₕ, as one product of three times
+    the width, summed in float32. What is left out is 2^-16 of each term.
+    """
+
+    def __init__(self, head: nn.Linear) -> None:
+        self._count, self._bias = head.out_features, head.bias
+        high, low = _halves(_padded(head.weight.detach(), torch.float32, 0.0))
+        self._weight = torch.cat([high, low, high], 1)
+
+    def __call__(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n V"]:
+        high, low = _halves(features.float())
+        logits = _product(torch.cat([high, high, low], 1), self._weight.T)[:, : self._count]
+        return logits if self._bias is None else logits + self._bias
+
+    @staticmethod
+    def suits(head: Any) -> bool:
+        """Whether it stands in for this head: a linear one in float32 on a GPU that knows bf16."""
+        linear = isinstance(head, nn.Linear) and head.weight.dtype == torch.float32
+        return linear and head.weight.device.type == "cuda" and torch.cuda.is_bf16_supported()
+
+
+def _halves(x: Float[Tensor, "n D"]) -> tuple[Tensor, Tensor]:
+    high = x.to(torch.bfloat16)
+    return high, (x - high).to(torch.bfloat16)
+
+
 class _Three(torch.autograd.Function):
     """The logits of the forward pass become their own gradient in the backward pass, which is why there is only one."""
 

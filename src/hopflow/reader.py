@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .linear_rows import WideHead
 from .network import Network
 from .vocab import Vocab
 
@@ -33,6 +34,8 @@ class Reader:
         self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
         body = getattr(model, "features", None) if self._split else model
         self._body: Any = torch.compile(body, dynamic=False) if compile else body
+        head = getattr(model, "head", None)
+        self._head: Any = WideHead(head) if self._split and WideHead.suits(head) else head
         self._compiled, self._most = compile, 0
 
     def batch(self, length: int, device: torch.device) -> int:
@@ -74,7 +77,7 @@ class Reader:
         def rows(row: Tensor, position: Tensor) -> Tensor:
             # in the weights' own float type, also under autocast: bf16 logits keep three digits
             with torch.autocast(features.device.type, enabled=False):
-                logits: Tensor = model.head(features[row, position].to(weights))
+                logits: Tensor = self._head(features[row, position].to(weights))
             self.vocab.check_logits(logits)
             return logits
 
