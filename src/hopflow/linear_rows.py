@@ -46,8 +46,8 @@ def linear_three(
 class WideHead:
     """A linear head in float32 quality from products in bf16, which a GPU has ten times as fast.
 
-    A float32 number is, to 16 bits, the sum of two bf16 numbers: x·w = xₕwₕ + xₕwₗ + xₗwₕ, as one product of three times
-    the width, summed in float32. What is left out is 2^-16 of each term.
+    A float32 number is, to 16 bits, the sum of two bf16 numbers: x·w = xₕwₕ + xₕwₗ + xₗwₕ, as one product of three
+    times the width, summed in float32. What is left out is 2^-16 of each term.
     """
 
     def __init__(self, head: nn.Linear) -> None:

@@ -34,8 +34,8 @@ class Reader:
         self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
         body = getattr(model, "features", None) if self._split else model
         self._body: Any = torch.compile(body, dynamic=False) if compile else body
-        head = getattr(model, "head", None)
-        self._head: Any = WideHead(head) if self._split and WideHead.suits(head) else head
+        head: Any = getattr(model, "head", None)
+        self._head = WideHead(head) if self._split and WideHead.suits(head) else head
         self._compiled, self._most = compile, 0
 
     def batch(self, length: int, device: torch.device) -> int:
