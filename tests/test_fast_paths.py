@@ -7,9 +7,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import hopflow as hf
 import toys
+from hopflow.categorical import categorical
 from hopflow.linear_rows import PAD, WideHead, kernels, linear_three
 from hopflow.models import short_attention
 from hopflow.models.attention import rotated
+from hopflow.models.gelu_linear import gelu_linear
 from hopflow.scores import _three
 from hopflow.training.checkpoint import latest
 from hopflow.training.settings import Settings
@@ -90,6 +92,42 @@ def test_a_wide_head_has_the_digits_of_float32(biased):
     with torch.no_grad():
         assert apart(WideHead(head)(features), exact) < 1e-5
     assert apart(head.to(torch.bfloat16)(features.to(torch.bfloat16)), exact) > 1e-3  # what bf16 alone would give
+
+
+@gpu
+def test_tokens_drawn_from_a_wide_head_are_those_of_the_categorical():
+    """The same u finds the same token, but where rounding lets it fall between two."""
+    torch.manual_seed(0)
+    head, features = nn.Linear(64, 5_003).cuda(), 3 * torch.randn(20_000, 64, device="cuda")
+    u = torch.rand(20_000, dtype=torch.float64, device="cuda")
+    xt, shift = torch.randint(0, 5_200, (20_000,), device="cuda"), 4 * torch.rand(20_000, device="cuda")
+    shift = torch.where(xt < 5_003, shift, 0.0)
+    with torch.no_grad():
+        found, sound = WideHead(head).draw(features, xt, shift, u)
+        logits = WideHead(head)(features)
+        logits[xt < 5_003, xt[xt < 5_003]] += shift[xt < 5_003]
+        expected = categorical(logits.log_softmax(1), u)
+        assert bool(sound)
+        assert float((found == expected).double().mean()) > 0.999
+        assert int((found - expected).abs().max()) <= 5_002
+        p = logits.double().softmax(1)
+        above, own = (x.gather(1, found[:, None])[:, 0] for x in (p.cumsum(1), p))
+        below = above - own
+        assert bool(((u > below - 1e-5) & (u < above + 1e-5)).all())
+        features[7] = float("nan")
+        assert not bool(WideHead(head).draw(features, xt, shift, u)[1])
+
+
+@gpu
+def test_a_perceptron_without_gradients_is_that_with_them():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(96, 384).cuda(), torch.randn(3, 50, 96, device="cuda")
+    exact = nn.functional.gelu(nn.functional.linear(x, layer.weight, layer.bias).double(), approximate="tanh")
+    with torch.autocast("cuda", torch.bfloat16):
+        with torch.no_grad():
+            assert apart(gelu_linear(x, layer), exact) < 1e-2
+        assert apart(gelu_linear(x, layer), exact) < 1e-2
+        assert gelu_linear(x, layer).grad_fn is not None
 
 
 @gpu

@@ -9,8 +9,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from .categorical import passed
 
 PAD = 64
 """The vocabulary is padded to a multiple of this."""
@@ -51,14 +53,38 @@ class WideHead:
     """
 
     def __init__(self, head: nn.Linear) -> None:
-        self._count, self._bias = head.out_features, head.bias
+        self._count = head.out_features
         high, low = _halves(_padded(head.weight.detach(), torch.float32, 0.0))
         self._weight = torch.cat([high, low, high], 1)
+        bias = head.weight.new_zeros(self._count) if head.bias is None else head.bias.detach()
+        self._bias = _padded(bias, torch.float32, -torch.inf)
+        self._kernels = kernels(head, self._weight)
 
     def __call__(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n V"]:
+        return (self._product(features) + self._bias)[:, : self._count]
+
+    def draw(
+        self, features: Float[Tensor, "n D"], xt: Int[Tensor, " n"], shift: Float[Tensor, " n"], u: Float[Tensor, " n"]
+    ) -> tuple[Int[Tensor, " n"], Bool[Tensor, ""]] | None:
+        """Tokens at u of the softmax of the logits, shifted at xt; and whether all was sound. None: without kernels.
+
+        As `categorical` draws, in two passes over the logits.
+        """
+        if self._kernels is None:
+            return None
+        logits, width = self._product(features), self._kernels.SUMMED
+        top, sums = self._kernels.block_sums(logits, self._bias, xt.int(), shift.float())
+        block, left = passed(sums.double(), u.double())
+        column = width * block[:, None] + torch.arange(width, device=logits.device)
+        inside = column.clamp(max=logits.shape[1] - 1)
+        by = torch.where(column == xt[:, None], shift[:, None].float(), 0.0)
+        p = (logits.gather(1, inside) + self._bias[inside] + by - top[:, None]).exp()
+        place, _ = passed(p.masked_fill(column >= self._count, 0).double(), left)
+        return (width * block + place).clamp(max=self._count - 1), ~torch.isnan(sums).any()
+
+    def _product(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n W"]:
         high, low = _halves(features.float())
-        logits = _product(torch.cat([high, high, low], 1), self._weight.T)[:, : self._count]
-        return logits if self._bias is None else logits + self._bias
+        return _product(torch.cat([high, high, low], 1), self._weight.T)
 
     @staticmethod
     def suits(head: Any) -> bool:

@@ -9,6 +9,8 @@ BLOCK, WARPS = 1024, 4
 """Logits of a row that are read at once, eight by a thread."""
 ROWS = 64
 """That share a sum of the bias's gradient."""
+SUMMED = 256
+"""Tokens whose chances are summed in float32 to draw one."""
 
 
 def forward(logits: Tensor, bias: Tensor, xt: Tensor, x1: Tensor) -> Tensor:
@@ -82,3 +84,41 @@ def _backward(  # type: ignore[no-untyped-def]
         tl.store(here, g.to(logits.dtype.element_ty), mask=inside)
         total += g
     tl.store(sums + tl.program_id(0).to(tl.int64) * width + j, total, mask=inside)
+
+
+def block_sums(logits: Tensor, bias: Tensor, xt: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row, shifted at xt: its highest logit, and Σ exp(logit - highest) over blocks of SUMMED tokens."""
+    n, width = logits.shape
+    blocks = triton.cdiv(width, SUMMED)
+    top = torch.empty(n, dtype=torch.float32, device=logits.device)
+    sums = torch.empty(n, blocks, dtype=torch.float32, device=logits.device)
+    if n:
+        _block_sums[(n,)](
+            logits, bias, xt, shift, top, sums, width, blocks, BLOCK=BLOCK, SUMMED=SUMMED, num_warps=WARPS
+        )
+    return top, sums
+
+
+@triton.jit
+def _shifted(here, bias, token, by, j, width):  # type: ignore[no-untyped-def]
+    x = tl.load(here + j, mask=j < width, other=-float("inf")).to(tl.float32)
+    return x + tl.load(bias + j, mask=j < width, other=0.0) + tl.where(j == token, by, 0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _block_sums(  # type: ignore[no-untyped-def]
+    logits, bias, xt, shift, top, sums, width, blocks, BLOCK: tl.constexpr, SUMMED: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    here = logits + row * width
+    token, by = tl.load(xt + row), tl.load(shift + row)
+    highest = tl.full([BLOCK], -1e30, tl.float32)
+    for start in range(0, width, BLOCK):
+        highest = tl.maximum(highest, _shifted(here, bias, token, by, start + tl.arange(0, BLOCK), width))
+    most = tl.max(highest, 0)
+    tl.store(top + row, most)
+    each: tl.constexpr = BLOCK // SUMMED
+    for start in range(0, width, BLOCK):  # again, from the cache
+        p = tl.exp(_shifted(here, bias, token, by, start + tl.arange(0, BLOCK), width) - most)
+        which = start // SUMMED + tl.arange(0, each)
+        tl.store(sums + row * blocks + which, tl.sum(tl.reshape(p, [each, SUMMED]), 1), mask=which < blocks)

@@ -8,9 +8,10 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu, silu
+from torch.nn.functional import silu
 
 from .attention import Attention, Past, Rotation
+from .gelu_linear import gelu_linear
 from .sizes import Size
 
 CLOCK = 128
@@ -28,7 +29,7 @@ class Perceptron(nn.Module):
         self.out = nn.Linear(4 * width, width)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        out: Tensor = self.out(gelu(self.inner(x), approximate="tanh"))
+        out: Tensor = self.out(gelu_linear(x, self.inner))
         return out
 
 
