@@ -334,9 +334,9 @@ class OneStepLikelihood(SequenceCost):
 
 
 def _compared(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], tokens: int) -> Float[Tensor, "m n"]:
-    """How many positions differ. numpy compares 16 bits with the whole width of a core, torch one by one."""
-    narrow = np.uint16 if tokens <= 1 << 16 else np.int64
-    ours, theirs = (x.T.numpy().astype(narrow, order="C") for x in (x0, x1))  # a position's tokens side by side
+    """How many positions differ. numpy compares short integers with the whole width of a core, torch one by one."""
+    short = np.min_scalar_type(tokens)
+    ours, theirs = (x.T.numpy().astype(short, order="C") for x in (x0, x1))  # a position's tokens side by side
     found = np.empty((len(x1), len(x0)), np.float32)
     for start in range(0, len(x1), COMPARED):
         part = found[start : start + COMPARED]
