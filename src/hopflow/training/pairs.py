@@ -15,7 +15,7 @@ the weights of that step, as if `ahead` were 0: weights do not travel to workers
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 
 import torch
@@ -28,7 +28,7 @@ from ..flow import Flow
 from ..network import Network
 from . import crossings
 from .crew import Crew
-from .crossings import Crossing, Side
+from .crossings import Crossing
 from .problems import Draw, Priced, Problem, Solution, posed
 from .shares import Share
 from .sheets import Layout, Sheet
@@ -55,6 +55,7 @@ class Report:
 class Job:
     """An OT batch on its way."""
 
+    x1: Int[Tensor, "n L"]
     problem: Problem | Priced
     sheet: Sheet | None = None
     crossing: Crossing | None = None
@@ -100,7 +101,7 @@ class Pairing:
         self._batches, self._groups = batches, groups
         self._jobs: dict[int, Job] = {}
         self._sheets: list[Sheet] = []
-        self._sides: dict[torch.device, Side] = {}
+        self._sides: dict[torch.device, crossings.Side] = {}
         self._closed = False
         self._crew = Crew(flow, workers, timeout) if workers and self.ahead else None
         self._finalizer = weakref.finalize(self, self._crew.close) if self._crew else None
@@ -137,7 +138,7 @@ class Pairing:
             raise RuntimeError("this Pairing is closed: make a new one for more steps")
         current = self._open(step, table, network)
         job = self._jobs[current]
-        return self._solved(current).x0, job.problem.x1
+        return self._solved(current).x0, job.x1
 
     def report(self, step: int) -> Report:
         """On the OT batch of a step that has just been taken."""
@@ -173,13 +174,13 @@ class Pairing:
         saved = [int(key.removesuffix(".x0")) for key in state if key.endswith(".x0")] if self._reads_the_past else []
         for index in sorted(saved):
             x0, numbers = state[f"{index}.x0"].long(), state[f"{index}.numbers"].tolist()
-            job = Job(Problem(self._draw(index), self._rows(index)), solution=Solution.of(x0, numbers))
-            if x0.shape != job.problem.x1.shape:
+            x1 = self._rows(index)
+            if x0.shape != x1.shape:
                 raise ValueError(
-                    f"the state holds OT batches of shape {tuple(x0.shape)}, this run has "
-                    f"{tuple(job.problem.x1.shape)}: resume with the same ot_batch, length and number of processes"
+                    f"the state holds OT batches of shape {tuple(x0.shape)}, this run has {tuple(x1.shape)}: resume "
+                    f"with the same ot_batch, length and number of processes"
                 )
-            self._jobs[index] = job
+            self._jobs[index] = Job(x1, Problem(self._draw(index), x1), solution=Solution.of(x0, numbers))
 
     def close(self) -> None:
         """End the workers and free their memory; safe to call twice."""
@@ -246,13 +247,13 @@ class Pairing:
             return self._priced(self._transport, draw, x1, group, table)
         if self._crew is None:
             copy = None if table is None else table.detach().to("cpu", copy=True)
-            return Job(Problem(draw, x1, group, copy, network))
+            return Job(x1, Problem(draw, x1, group, copy, network))
         given = {"x1": x1, "group": group, "table": None if table is None else table.detach()}
         sheet = self._sheet(Layout.of(x0=x1, **given))
         for name, content in given.items():
             if content is not None:
                 sheet[name].copy_(content)
-        return Job(Problem(draw, x1, group, sheet.get("table")), sheet)
+        return Job(x1, Problem(draw, x1, group, sheet.get("table")), sheet)
 
     def _priced(
         self,
@@ -267,11 +268,10 @@ class Pairing:
             self._sides[table.device] = crossings.Side(table.device)
         side = self._sides[table.device]
         priced = side.price(transport.cost, self.flow.source, draw.uniforms(self.length), x1, table)
-        sheet = self._sheet(Layout.of(x1=x1, x0=x1, group=group, **priced))
-        sheet["x1"].copy_(x1)
+        sheet = self._sheet(Layout.of(x0=x1, group=group, **priced))
         if group is not None:
             sheet["group"].copy_(group)
-        return Job(replace(posed(draw, sheet), x1=x1), sheet, side.send(priced, sheet))
+        return Job(x1, posed(draw, sheet), sheet, side.send(priced, sheet))
 
     def _hand_out(self, job: Job) -> None:
         """To the workers, as soon as all that it needs is on its sheet."""
@@ -307,7 +307,7 @@ class Pairing:
                 waited,
                 in_place,
             )
-            job.problem = Problem(job.problem.draw, job.problem.x1)  # the rest has done its work
+            job.problem = Problem(job.problem.draw, job.x1)  # the rest has done its work
             self._free(job)
         return job.solution
 

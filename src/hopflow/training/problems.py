@@ -125,7 +125,6 @@ class Priced:
 
     draw: Draw
     x0: Int[Tensor, "n L"]
-    x1: Int[Tensor, "n L"]
     split: Split
     group: Int[Tensor, " n"] | None = None
 
@@ -143,7 +142,7 @@ def posed(draw: Draw, sheet: Sheet) -> Problem | Priced:
     if sheet.get("pairwise") is None:
         return Problem(draw, sheet["x1"], sheet.get("group"), sheet.get("table"))
     split = Split(sheet["pairwise"], sheet["rows"], sheet["columns"])
-    return Priced(draw, sheet["source"], sheet["x1"], split, sheet.get("group"))
+    return Priced(draw, sheet["source"], split, sheet.get("group"))
 
 
 @contextmanager
