@@ -53,9 +53,10 @@ class Split:
 
     def paid(self, order: Int[Tensor, " m"]) -> float:
         """The mean cost of each data row with the source row that it is given."""
-        parts = [self.pairwise.gather(1, order[:, None])[:, 0], self.rows]
-        parts += [None if self.columns is None else self.columns[order]]
-        return float(sum(part.cpu().double() for part in parts if part is not None).mean())  # type: ignore[union-attr]
+        paid = self.pairwise.gather(1, order[:, None])[:, 0].cpu().double()
+        paid = paid if self.rows is None else paid + self.rows.cpu()
+        paid = paid if self.columns is None else paid + self.columns[order].cpu()
+        return float(paid.mean())
 
     def of(self, rows: Int[Tensor, " k"]) -> "Split":
         """The part of a square matrix between some data rows and the source rows at the same places."""
