@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .couplings import Coupling as Coupling
     from .couplings import ExactOT as ExactOT
     from .couplings import Independent as Independent
+    from .couplings import OptimalTransport as OptimalTransport
     from .couplings import Pairs as Pairs
     from .couplings import SinkhornOT as SinkhornOT
     from .draws import Count as Count
@@ -121,6 +122,7 @@ _HOME = {
     "Rows": "picks",
     "Permutation": "picks",
     "Coupling": "couplings",
+    "OptimalTransport": "couplings",
     "Pairs": "couplings",
     "Independent": "couplings",
     "ExactOT": "couplings",

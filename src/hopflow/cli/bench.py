@@ -105,12 +105,14 @@ def _show_solvers(rows: "list[Solved]", screen: "Console") -> None:
 def _show_hiding(rows: "list[Hidden]", screen: "Console") -> None:
     from rich.markup import escape
 
-    columns = ("n", "updates", "ms to solve", "slowdown", "of it waiting")
-    table = figures("hidden behind a 100 ms step, one worker", 1, "coupling", *columns)
+    columns = ("behind", "n", "updates", "workers", "ms to solve", "slowdown", "of it waiting")
+    table = figures("hidden behind a 100 ms step", 1, "coupling", *columns)
     for row in rows:
         waited = float(row["seconds_waited"]) / float(row["seconds_plain"])
         solved = f"{1000 * float(row['seconds_solved']):.0f}"
-        numbers = (str(row["n"]), str(row["updates"]), solved, f"{float(row['slowdown']):.2%}", f"{waited:.2%}")
+        slowdown = f"{float(row['slowdown']):.2%} ± {float(row['slowdown_stderr']):.2%}"
+        counts = (str(row[name]) for name in ("kind", "n", "updates", "workers"))
+        numbers = (*counts, solved, slowdown, f"{waited:.2%}")
         table.add_row(escape(str(row["coupling"])), *numbers)
     screen.print(table)
     screen.print()
