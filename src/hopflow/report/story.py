@@ -1,0 +1,127 @@
+"""Story: what is known of one run, from the files of its folder."""
+
+import errno
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..evaluation import record
+from ..evaluation.rows import Row
+from ..pretrained import newest
+from ..training import metrics
+from ..training.folder import is_run, read_recipe
+
+SAMPLES = "samples.jsonl"
+
+
+@dataclass(frozen=True, eq=False)
+class Story:
+    """A run as a report tells it. What is not there is empty, and named in `missing`."""
+
+    folder: Path
+    name: str
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """The keys it was trained by."""
+    identity: dict[str, Any] = field(default_factory=dict)
+    """What decided what was learned, its text and flow included."""
+    recipe_hash: str | None = None
+    version: str | None = None
+    """Of the hopflow that trained it."""
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    """What `hopflow eval` measured."""
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    checkpoint: int | None = None
+    """Steps that the newest checkpoint has taken."""
+    model: nn.Module | None = None
+    """A network of the user's own, which no file can say how to build; its weights are in the checkpoint."""
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, folder: Path | str, model: nn.Module | None = None, name: str | None = None) -> "Story":
+        path = Path(folder)
+        if not path.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no such run", str(path))
+        run = read_recipe(path) if is_run(path) else {}
+        logged = metrics.read(path / "metrics.jsonl")
+        if not run and not logged:
+            raise ValueError(f"{path} is not a run: it has neither recipe.json nor metrics.jsonl")
+        known = {
+            "recipe.json: what the run is": run,
+            "metrics.jsonl: how training went": logged,
+            f"{record.FILE}: run `hopflow eval {path}` for bounds and samples with their errors": record.read(path),
+            f"{SAMPLES}: sequences that training drew": _samples(path / SAMPLES),
+            "a checkpoint": _checkpoint(path),
+        }
+        _, _, rows, samples, checkpoint = known.values()
+        return cls(
+            path,
+            name or path.resolve().name,
+            run.get("recipe", {}),
+            run.get("identity", {}),
+            run.get("recipe_hash"),
+            run.get("hopflow"),
+            logged,
+            rows,
+            samples,
+            checkpoint,
+            model,
+            tuple(what for what, found in known.items() if found in ({}, [], None)),
+        )
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The newest value of every metric."""
+        return {key: value for row in self.metrics for key, value in row.items()}
+
+    @property
+    def steps(self) -> int | None:
+        """Taken so far."""
+        if self.checkpoint is not None:
+            return self.checkpoint
+        return int(self.metrics[-1]["step"]) + 1 if self.metrics else None
+
+    @property
+    def tokens(self) -> int | None:
+        """Seen so far, as far as the recipe tells."""
+        per_step = [self.recipe.get("batch"), self.recipe.get("length", self.identity.get("data.length"))]
+        if self.steps is None or not all(isinstance(count, int) for count in per_step):
+            return None
+        return self.steps * int(per_step[0] or 0) * int(per_step[1] or 0)
+
+
+def named(folders: Sequence[Path]) -> list[str]:
+    """A name for every folder: its last part, and as many parts before it as tell it from the others."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(path[-depth:]) for path in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise ValueError("a run is named twice; each is told once")
+
+
+def _samples(file: Path) -> list[dict[str, Any]]:
+    """Lines with a text; a line that is cut off is left out."""
+    found = []
+    if file.is_file():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                content = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(content, dict) and isinstance(content.get("text"), str):
+                found.append(content)
+    return found
+
+
+def _checkpoint(folder: Path) -> int | None:
+    try:
+        saved = newest(folder)
+    except (OSError, ValueError):
+        return None
+    step = saved.name.removeprefix("step-")
+    return int(step) if step.isdigit() else None
