@@ -1,7 +1,7 @@
 """Figures: the one place that draws. A figure is SVG whose colours a page may change, and the same as PNG.
 
-Every colour of the palette is drawn as it is, and named in the SVG: `var(--c0, #2a6fbb)`. A page that sets --c0 recolours
-it, one that does not shows the colour itself. Text stays text. The same numbers give the same bytes.
+Every colour of the palette is drawn as it is, and named in the SVG: `var(--c0, #2a6fbb)`. A page that sets --c0
+recolours it, one that does not shows the colour itself. Text stays text. The same numbers give the same bytes.
 """
 
 import io
@@ -83,7 +83,8 @@ def drawn(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    with matplotlib.rc_context({**THEME, "svg.hashsalt": name}), warnings.catch_warnings():
+    theme: Any = {**THEME, "svg.hashsalt": name}
+    with matplotlib.rc_context(theme), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a font without some script's letters, an axis that holds one value
         canvas = Canvas(figsize=(width * panels, height))
         FigureCanvasAgg(canvas)

@@ -73,7 +73,28 @@ class Player:
         return {"kind": "player", "name": self.name, "data": dict(self.data)}
 
 
-Block = Prose | Table | Figure | Samples | Player
+@dataclass(frozen=True)
+class Folded:
+    """What few will want to see: a line that opens when it is asked for."""
+
+    title: str
+    blocks: tuple["Block", ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": "folded", "title": self.title, "blocks": [block.as_json() for block in self.blocks]}
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Lines to type in a shell."""
+
+    lines: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": "commands", "lines": list(self.lines)}
+
+
+Block = Prose | Table | Figure | Samples | Player | Folded | Commands
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ..evaluation import record
 from ..evaluation.rows import Row
 from ..pretrained import newest
 from ..training import metrics
+from ..training.checkpoint import STATE
 from ..training.folder import is_run, read_recipe
 
 SAMPLES = "samples.jsonl"
@@ -29,8 +30,8 @@ class Story:
     identity: dict[str, Any] = field(default_factory=dict)
     """What decided what was learned, its text and flow included."""
     recipe_hash: str | None = None
-    version: str | None = None
-    """Of the hopflow that trained it."""
+    versions: dict[str, str | None] = field(default_factory=dict)
+    """Of what trained it."""
     metrics: list[dict[str, Any]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     """What `hopflow eval` measured."""
@@ -50,27 +51,27 @@ class Story:
         logged = metrics.read(path / "metrics.jsonl")
         if not run and not logged:
             raise ValueError(f"{path} is not a run: it has neither recipe.json nor metrics.jsonl")
+        rows, samples, (checkpoint, facts) = record.read(path), _samples(path / SAMPLES), _checkpoint(path)
         known = {
-            "recipe.json: what the run is": run,
-            "metrics.jsonl: how training went": logged,
-            f"{record.FILE}: run `hopflow eval {path}` for bounds and samples with their errors": record.read(path),
-            f"{SAMPLES}: sequences that training drew": _samples(path / SAMPLES),
-            "a checkpoint": _checkpoint(path),
+            "recipe.json (what the run is)": run,
+            "metrics.jsonl (how training went)": logged,
+            f"{record.FILE} (bounds and samples with their errors: `hopflow eval {path}`)": rows,
+            f"{SAMPLES} (sequences that training drew)": samples,
+            "a checkpoint": checkpoint is not None,
         }
-        _, _, rows, samples, checkpoint = known.values()
         return cls(
             path,
             name or path.resolve().name,
             run.get("recipe", {}),
             run.get("identity", {}),
             run.get("recipe_hash"),
-            run.get("hopflow"),
+            {"hopflow": run.get("hopflow"), "torch": facts.get("torch")},
             logged,
             rows,
             samples,
             checkpoint,
             model,
-            tuple(what for what, found in known.items() if found in ({}, [], None)),
+            tuple(what for what, found in known.items() if not found),
         )
 
     @property
@@ -92,6 +93,19 @@ class Story:
         if self.steps is None or not all(isinstance(count, int) for count in per_step):
             return None
         return self.steps * int(per_step[0] or 0) * int(per_step[1] or 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Who this is; the numbers are in the sections."""
+        return {
+            "run": self.name,
+            "folder": str(self.folder),
+            "recipe_hash": self.recipe_hash,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "versions": self.versions,
+            "rows": [row.as_json() for row in self.rows],
+            "missing": list(self.missing),
+        }
 
 
 def named(folders: Sequence[Path]) -> list[str]:
@@ -118,10 +132,14 @@ def _samples(file: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _checkpoint(folder: Path) -> int | None:
-    try:
-        saved = newest(folder)
-    except (OSError, ValueError):
-        return None
+def _checkpoint(folder: Path) -> tuple[int | None, dict[str, Any]]:
+    """The newest checkpoint's steps, and what it says of itself; it is not verified here, since it is not loaded."""
+    saved = newest(folder)
     step = saved.name.removeprefix("step-")
-    return int(step) if step.isdigit() else None
+    if saved == folder or not step.isdigit():
+        return None, {}
+    try:
+        facts = json.loads((saved / STATE).read_text(encoding="utf-8"))["facts"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        facts = {}
+    return int(step), facts if isinstance(facts, dict) else {}
