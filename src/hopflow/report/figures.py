@@ -7,7 +7,7 @@ recolours it, one that does not shows the colour itself. Text stays text. The sa
 import io
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,37 @@ def drawn(
         canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
         canvas.savefig(png, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
     return Figure(name, caption, _inline(svg.getvalue(), name, caption), png.getvalue(), data or {}, panels > 1)
+
+
+def points(
+    axes: "Axes",
+    x: Sequence[float],
+    y: Sequence[float],
+    errors: Sequence[float],
+    run: int,
+    label: str,
+    style: str | None = None,
+    marker: str = "o",
+) -> None:
+    """Measured values, each with its error, joined by a line."""
+    axes.errorbar(
+        x,
+        y,
+        yerr=errors,
+        color=colour(run),
+        linestyle=style or dashes(run),
+        marker=marker,
+        markersize=4,
+        elinewidth=1,
+        capsize=2.5,
+        label=label,
+    )
+
+
+def legend(axes: "Axes", names: int, title: str | None = None) -> None:
+    """Where there is more than one name to tell apart, above the panel, clear of the lines."""
+    if names > 1:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(names, 3), borderaxespad=0.2, title=title)
 
 
 def count_axis(axes: "Axes", which: str = "x") -> None:

@@ -3,13 +3,15 @@
 import errno
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from ..evaluation import record
+from ..evaluation.compare import BITS, Side
 from ..evaluation.rows import Row
 from ..pretrained import newest
 from ..training import metrics
@@ -33,8 +35,8 @@ class Story:
     versions: dict[str, str | None] = field(default_factory=dict)
     """Of what trained it."""
     metrics: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    """What `hopflow eval` measured."""
+    side: Side | None = None
+    """What `hopflow eval` measured, the newest for each sampler and set."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     checkpoint: int | None = None
     """Steps that the newest checkpoint has taken."""
@@ -51,30 +53,37 @@ class Story:
         logged = metrics.read(path / "metrics.jsonl")
         if not run and not logged:
             raise ValueError(f"{path} is not a run: it has neither recipe.json nor metrics.jsonl")
-        rows, samples, (checkpoint, facts) = record.read(path), _samples(path / SAMPLES), _checkpoint(path)
+        name = name or path.resolve().name
+        side, samples, (checkpoint, facts) = _measured(path, name), _samples(path / SAMPLES), _checkpoint(path)
         known = {
             "recipe.json (what the run is)": run,
             "metrics.jsonl (how training went)": logged,
-            f"{record.FILE} (bounds and samples with their errors: `hopflow eval {path}`)": rows,
+            f"{record.FILE} (bounds and samples with their errors: `hopflow eval {path}`)": side,
             f"{SAMPLES} (sequences that training drew)": samples,
             "a checkpoint": checkpoint is not None,
         }
         return cls(
             path,
-            name or path.resolve().name,
+            name,
             run.get("recipe", {}),
             run.get("identity", {}),
             run.get("recipe_hash"),
             {"hopflow": run.get("hopflow"), "torch": facts.get("torch")},
             logged,
-            rows,
+            side,
             samples,
             checkpoint,
             model,
             tuple(what for what, found in known.items() if not found),
         )
 
-    @property
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Of the evaluation; what it says per character says nothing new."""
+        found = [] if self.side is None else self.side.rows.values()
+        return [row for row in found if not row.quantity.endswith(BITS)]
+
+    @cached_property
     def last(self) -> dict[str, Any]:
         """The newest value of every metric."""
         return {key: value for row in self.metrics for key, value in row.items()}
@@ -116,6 +125,10 @@ def named(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise ValueError("a run is named twice; each is told once")
+
+
+def _measured(folder: Path, name: str) -> Side | None:
+    return replace(Side.load(folder), name=name) if record.read(folder) else None
 
 
 def _samples(file: Path) -> list[dict[str, Any]]:
