@@ -98,6 +98,11 @@ def load(folder: Path) -> Checkpoint:
     return Checkpoint(state["step"], groups, state["facts"])
 
 
+def facts(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself; its tensors are not read."""
+    return dict(_state(folder)["facts"])
+
+
 def latest(home: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; a damaged one is named in a warning and passed over."""
     damaged: list[str] = []
