@@ -1,0 +1,1 @@
+"""Report: a run, or several, as pictures and one offline page."""
