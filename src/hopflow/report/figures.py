@@ -7,7 +7,7 @@ recolours it, one that does not shows the colour itself. Text stays text. The sa
 import io
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +95,48 @@ def drawn(
     return Figure(name, caption, _inline(svg.getvalue(), name, caption), png.getvalue(), data or {}, panels > 1)
 
 
+def points(
+    axes: "Axes",
+    x: Sequence[float],
+    y: Sequence[float],
+    errors: Sequence[float],
+    run: int,
+    label: str,
+    style: str | None = None,
+    marker: str = "o",
+) -> None:
+    """Measured values, each with its error, joined by a line."""
+    axes.errorbar(
+        x,
+        y,
+        yerr=errors,
+        color=colour(run),
+        linestyle=style or dashes(run),
+        marker=marker,
+        markersize=4,
+        elinewidth=1,
+        capsize=2.5,
+        label=label,
+    )
+
+
+def legend(axes: "Axes", last: str = "") -> None:
+    """Above the panel, clear of the lines, where there is more than one name; one of them may be put last."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) < 2:
+        return
+    order = sorted(range(len(labels)), key=lambda place: labels[place] == last)
+    longest = max(map(len, labels))
+    axes.legend(
+        [handles[place] for place in order],
+        [labels[place] for place in order],
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=3 if longest <= 14 else 2 if longest <= 28 else 1,
+        borderaxespad=0.2,
+    )
+
+
 def count_axis(axes: "Axes", which: str = "x") -> None:
     """Whole numbers on a logarithmic axis, written out: 8, 16, 32."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -110,7 +152,7 @@ def step_axis(axes: "Axes") -> None:
     """Steps, with their thousands apart."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
     axes.set_xlabel("step")
 

@@ -3,17 +3,18 @@
 import errno
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from ..evaluation import record
+from ..evaluation.compare import BITS, Side
 from ..evaluation.rows import Row
 from ..pretrained import newest
-from ..training import metrics
-from ..training.checkpoint import STATE
+from ..training import checkpoint, metrics
 from ..training.folder import is_run, read_recipe
 
 SAMPLES = "samples.jsonl"
@@ -33,8 +34,8 @@ class Story:
     versions: dict[str, str | None] = field(default_factory=dict)
     """Of what trained it."""
     metrics: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    """What `hopflow eval` measured."""
+    side: Side | None = None
+    """What `hopflow eval` measured, the newest for each sampler and set."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     checkpoint: int | None = None
     """Steps that the newest checkpoint has taken."""
@@ -49,32 +50,39 @@ class Story:
             raise FileNotFoundError(errno.ENOENT, "there is no such run", str(path))
         run = read_recipe(path) if is_run(path) else {}
         logged = metrics.read(path / "metrics.jsonl")
-        if not run and not logged:
-            raise ValueError(f"{path} is not a run: it has neither recipe.json nor metrics.jsonl")
-        rows, samples, (checkpoint, facts) = record.read(path), _samples(path / SAMPLES), _checkpoint(path)
+        name = name or path.resolve().name
+        side, samples, (step, facts) = _measured(path, name), _samples(path / SAMPLES), _checkpoint(path)
+        if not (run or logged or side):
+            raise ValueError(f"{path} is not a run: it has neither recipe.json, nor metrics.jsonl, nor {record.FILE}")
         known = {
             "recipe.json (what the run is)": run,
             "metrics.jsonl (how training went)": logged,
-            f"{record.FILE} (bounds and samples with their errors: `hopflow eval {path}`)": rows,
+            f"{record.FILE} (bounds and samples with their errors: `hopflow eval {path}`)": side,
             f"{SAMPLES} (sequences that training drew)": samples,
-            "a checkpoint": checkpoint is not None,
+            "a checkpoint": step is not None,
         }
         return cls(
             path,
-            name or path.resolve().name,
+            name,
             run.get("recipe", {}),
             run.get("identity", {}),
             run.get("recipe_hash"),
             {"hopflow": run.get("hopflow"), "torch": facts.get("torch")},
             logged,
-            rows,
+            side,
             samples,
-            checkpoint,
+            step,
             model,
             tuple(what for what, found in known.items() if not found),
         )
 
-    @property
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Of the evaluation; what it says per character says nothing new."""
+        found = [] if self.side is None else self.side.rows.values()
+        return [row for row in found if not row.quantity.endswith(BITS)]
+
+    @cached_property
     def last(self) -> dict[str, Any]:
         """The newest value of every metric."""
         return {key: value for row in self.metrics for key, value in row.items()}
@@ -118,6 +126,10 @@ def named(folders: Sequence[Path]) -> list[str]:
     raise ValueError("a run is named twice; each is told once")
 
 
+def _measured(folder: Path, name: str) -> Side | None:
+    return replace(Side.load(folder), name=name) if record.read(folder) else None
+
+
 def _samples(file: Path) -> list[dict[str, Any]]:
     """Lines with a text; a line that is cut off is left out."""
     found = []
@@ -139,7 +151,6 @@ def _checkpoint(folder: Path) -> tuple[int | None, dict[str, Any]]:
     if saved == folder or not step.isdigit():
         return None, {}
     try:
-        facts = json.loads((saved / STATE).read_text(encoding="utf-8"))["facts"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        facts = {}
-    return int(step), facts if isinstance(facts, dict) else {}
+        return int(step), checkpoint.facts(saved)
+    except ValueError:  # damaged, or of a later version: it is only asked for facts
+        return int(step), {}

@@ -106,6 +106,11 @@ def group(folder: Path, name: str) -> Mapping[str, Tensor]:
     return _unpacked(folder / file, _verified(folder / file, files[file]))
 
 
+def facts(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself; its tensors are not read."""
+    return dict(_state(folder)["facts"])
+
+
 def latest(home: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; a damaged one is named in a warning and passed over."""
     damaged: list[str] = []
