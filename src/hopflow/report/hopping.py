@@ -20,7 +20,7 @@ from .trained import Trained, Unknown
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TITLE = "Tokens that hop"
+TITLE, EXPECTED = "Tokens that hop", "expected"
 STILLS = (0.0, 0.5, 1.0)
 LEAD = (
     "Every token starts as one of the source and hops, once or several times, until it belongs to the text. How often "
@@ -172,4 +172,6 @@ def _lines(axes: "Axes", told: Told, x: Sequence[float], counted: Means, expecte
 def _finish(axes: "Axes", told: Sequence[Told]) -> None:
     """From zero: how much a coupling saves is to be seen."""
     axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
-    figures.legend(axes, len(told))
+    if any(one.expected for one in told):
+        axes.plot([], [], color=figures.SOFT, linestyle="--", linewidth=1.2, label=EXPECTED)
+    figures.legend(axes, last=EXPECTED)

@@ -123,7 +123,7 @@ def _histogram(k: int, story: Story, found: Matched) -> Figure:
             axes.stairs(shares, found.edges, fill=True, color=shade, alpha=0.35)
             axes.stairs(shares, found.edges, color=shade, linewidth=1.4, label=legible(name))
         axes.set(xlabel=f"{found.cost} cost of a pair", ylabel="share of the pairs")
-        figures.legend(axes, 2)
+        figures.legend(axes)
 
     caption = f"{story.name}: {COSTS.format(batches=found.batches)} Means {measured(*found.before)}"
     return figures.drawn(f"pair_costs_{k}", f"{caption} and {measured(*found.after)}, n = batches.", paint)
