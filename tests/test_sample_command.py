@@ -22,11 +22,11 @@ from hopflow.cli import drawing, drawn, sampling_log, saved
 from hopflow.cli import watch as watching
 from hopflow.cli.drawn import Drawn
 from hopflow.cli.how import READERS, how
-from hopflow.cli.output import harmless
 from hopflow.cli.watch import HOPPING, NOISE, PROMPT, SETTLED, Replay, watch
 from hopflow.cli.words import parse_settings
 from hopflow.data.reading import Tally, read
 from hopflow.data.tokenizers import END, Characters
+from hopflow.symbols import harmless
 
 LETTERS = Characters("\n abcdefghijklm", ends=True)
 SMALL = hf.Size(layers=1, width=16, heads=2)

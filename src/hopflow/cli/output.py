@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 QUIET = 8.0
 """Seconds after which a command that has nothing to report says that it is alive."""
-STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Categories of characters that move a cursor, hide or turn around what follows."""
 
 
 def console(stderr: bool = False) -> "Console":
@@ -128,19 +125,6 @@ def number(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(number(item) for item in value)
     return f"{value:.5g}" if isinstance(value, float) else str(value)
-
-
-def harmless(text: str, keep: str = "") -> str:
-    """With a picture in place of each character that would steer a terminal, but for those to keep."""
-    return "".join(c if c in keep or unicodedata.category(c) not in STEERING else _picture(c) for c in text)
-
-
-def _picture(character: str) -> str:
-    if character == "\n":
-        return "⏎"
-    if character == "\x7f":
-        return "␡"
-    return chr(0x2400 + ord(character)) if character < " " else "\ufffd"
 
 
 def duration(seconds: int | float) -> str:

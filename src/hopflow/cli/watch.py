@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from .output import harmless
+from ..symbols import MASK, symbols
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -30,7 +30,6 @@ GLOW = 4
 """Frames for which a hop is seen."""
 STILLS = (0.0, 0.25, 0.5, 0.75, 1.0)
 WIDEST = 100
-MASK, END = "░", "␃"
 
 Symbol = tuple[str, str]
 """A token's text and its style."""
@@ -59,9 +58,7 @@ class Replay:
         columns = (out.hops.t, out.hops.row, out.hops.position, out.hops.after)
         self._hops = list(zip(*(column[mine].tolist() for column in columns), strict=True))
         tokens = {token for row in [*self._x0, *self._x1, [hop[3] for hop in self._hops]] for token in row}
-        self._texts = {token: harmless(tokenizer.decode([token])) for token in tokens if token < data}
-        if tokenizer.end in self._texts:
-            self._texts[tokenizer.end] = END
+        self._texts = symbols(tokenizer, tokens, data)
         widths = [len(self._texts[token]) for row in self._x1 for token in row]
         self._mask = MASK * max(1, median_low(widths))  # about as wide as what it becomes
 

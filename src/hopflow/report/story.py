@@ -1,0 +1,158 @@
+"""Story: what is known of one run, from the files of its folder."""
+
+import errno
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..evaluation import record
+from ..evaluation.compare import BITS, Side
+from ..evaluation.rows import Row
+from ..pretrained import newest
+from ..training import metrics
+from ..training.checkpoint import STATE
+from ..training.folder import is_run, read_recipe
+
+SAMPLES = "samples.jsonl"
+
+
+@dataclass(frozen=True, eq=False)
+class Story:
+    """A run as a report tells it. What is not there is empty, and named in `missing`."""
+
+    folder: Path
+    name: str
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """The keys it was trained by."""
+    identity: dict[str, Any] = field(default_factory=dict)
+    """What decided what was learned, its text and flow included."""
+    recipe_hash: str | None = None
+    versions: dict[str, str | None] = field(default_factory=dict)
+    """Of what trained it."""
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    side: Side | None = None
+    """What `hopflow eval` measured, the newest for each sampler and set."""
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    checkpoint: int | None = None
+    """Steps that the newest checkpoint has taken."""
+    model: nn.Module | None = None
+    """A network of the user's own, which no file can say how to build; its weights are in the checkpoint."""
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, folder: Path | str, model: nn.Module | None = None, name: str | None = None) -> "Story":
+        path = Path(folder)
+        if not path.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no such run", str(path))
+        run = read_recipe(path) if is_run(path) else {}
+        logged = metrics.read(path / "metrics.jsonl")
+        if not run and not logged:
+            raise ValueError(f"{path} is not a run: it has neither recipe.json nor metrics.jsonl")
+        name = name or path.resolve().name
+        side, samples, (checkpoint, facts) = _measured(path, name), _samples(path / SAMPLES), _checkpoint(path)
+        known = {
+            "recipe.json (what the run is)": run,
+            "metrics.jsonl (how training went)": logged,
+            f"{record.FILE} (bounds and samples with their errors: `hopflow eval {path}`)": side,
+            f"{SAMPLES} (sequences that training drew)": samples,
+            "a checkpoint": checkpoint is not None,
+        }
+        return cls(
+            path,
+            name,
+            run.get("recipe", {}),
+            run.get("identity", {}),
+            run.get("recipe_hash"),
+            {"hopflow": run.get("hopflow"), "torch": facts.get("torch")},
+            logged,
+            side,
+            samples,
+            checkpoint,
+            model,
+            tuple(what for what, found in known.items() if not found),
+        )
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Of the evaluation; what it says per character says nothing new."""
+        found = [] if self.side is None else self.side.rows.values()
+        return [row for row in found if not row.quantity.endswith(BITS)]
+
+    @cached_property
+    def last(self) -> dict[str, Any]:
+        """The newest value of every metric."""
+        return {key: value for row in self.metrics for key, value in row.items()}
+
+    @property
+    def steps(self) -> int | None:
+        """Taken so far."""
+        if self.checkpoint is not None:
+            return self.checkpoint
+        return int(self.metrics[-1]["step"]) + 1 if self.metrics else None
+
+    @property
+    def tokens(self) -> int | None:
+        """Seen so far, as far as the recipe tells."""
+        per_step = [self.recipe.get("batch"), self.recipe.get("length", self.identity.get("data.length"))]
+        if self.steps is None or not all(isinstance(count, int) for count in per_step):
+            return None
+        return self.steps * int(per_step[0] or 0) * int(per_step[1] or 0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Who this is; the numbers are in the sections."""
+        return {
+            "run": self.name,
+            "folder": str(self.folder),
+            "recipe_hash": self.recipe_hash,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "versions": self.versions,
+            "rows": [row.as_json() for row in self.rows],
+            "missing": list(self.missing),
+        }
+
+
+def named(folders: Sequence[Path]) -> list[str]:
+    """A name for every folder: its last part, and as many parts before it as tell it from the others."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(path[-depth:]) for path in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise ValueError("a run is named twice; each is told once")
+
+
+def _measured(folder: Path, name: str) -> Side | None:
+    return replace(Side.load(folder), name=name) if record.read(folder) else None
+
+
+def _samples(file: Path) -> list[dict[str, Any]]:
+    """Lines with a text; a line that is cut off is left out."""
+    found = []
+    if file.is_file():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                content = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(content, dict) and isinstance(content.get("text"), str):
+                found.append(content)
+    return found
+
+
+def _checkpoint(folder: Path) -> tuple[int | None, dict[str, Any]]:
+    """The newest checkpoint's steps, and what it says of itself; it is not verified here, since it is not loaded."""
+    saved = newest(folder)
+    step = saved.name.removeprefix("step-")
+    if saved == folder or not step.isdigit():
+        return None, {}
+    try:
+        facts = json.loads((saved / STATE).read_text(encoding="utf-8"))["facts"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        facts = {}
+    return int(step), facts if isinstance(facts, dict) else {}
