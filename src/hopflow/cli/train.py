@@ -11,6 +11,7 @@ import typer
 from . import training_log
 from .codes import INTERRUPTED
 from .output import box, check_target, console, duration, progress_line, size, write_json
+from .report import afterwards
 from .words import Debug, Json, Offline, Settings, parse_keys
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def train(
             raise typer.Exit(INTERRUPTED) from None
     if first:
         _show_run(run, recipe, json_file)
+        afterwards([run.path])
 
 
 def _what(built: "Built") -> str:

@@ -19,9 +19,11 @@ from .section import Figure, Section
 from .story import Story, named
 
 FILE, FIGURES = "report.html", "report"
+Told = Story | Path | str
+"""A run: its story, or the folder to read it from."""
 
 
-def write(runs: Sequence[Story | Path | str], out: Path | str | None = None) -> Path:
+def write(runs: Sequence[Told], out: Path | str | None = None) -> Path:
     """Write the report on these runs, each a folder or a story; the path of its page.
 
     One run's report goes into its own folder, that of several into `./report`, unless `out` is given.
@@ -41,7 +43,7 @@ def write(runs: Sequence[Story | Path | str], out: Path | str | None = None) -> 
     return folder / FILE
 
 
-def told(runs: Sequence[Story | Path | str]) -> list[Story]:
+def told(runs: Sequence[Told]) -> list[Story]:
     """Their stories, each by a name of its own."""
     names = named([run.folder if isinstance(run, Story) else Path(run) for run in runs])
     return [

@@ -45,4 +45,10 @@ def _table(lines: list[Line], runs: tuple[str, ...], name: str) -> Table:
 
 
 def _difference(line: Line, run: str) -> str:
-    return next((str(one) for one in line.differences if one.run == run), line.refused.get(run, "-"))
+    found = next((one for one in line.differences if one.run == run), None)
+    if found is None:
+        return line.refused.get(run, "-")
+    sign = "+" if found.value >= 0 else ""
+    paired = ", paired" if found.how == "paired" else ""
+    away = "" if found.errors is None else f" ({found.errors:+.1f} s.e.{paired})"
+    return f"{sign}{measured(found.value, found.stderr)}{away}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import __version__
-from . import comparison, curves, measures, quality, repeating, samples, settings, summary, transport
+from . import comparison, curves, hopping, matching, measures, quality, repeating, samples, settings, summary, transport
 from .section import Section
 from .story import Story
 
@@ -39,7 +39,9 @@ SECTIONS: tuple[Tell, ...] = (
     comparison.section,
     curves.section,
     quality.section,
+    hopping.section,
     transport.section,
+    matching.section,
     samples.section,
     measures.section,
     settings.section,

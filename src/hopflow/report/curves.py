@@ -43,7 +43,7 @@ def _loss(stories: Sequence[Story]) -> Figure | None:
             line(axes, k, story.name, series, trends[story.name])
         axes.set_ylabel("loss, nats per token")
         figures.step_axis(axes)
-        figures.legend(axes, len(told))
+        figures.legend(axes)
 
     pale = "Pale: every logged step" + (
         ", from least to greatest of neighbours" if any(s.thinned for *_, s in told) else ""
@@ -85,7 +85,7 @@ def _look(stories: Sequence[Story], quantity: str) -> Figure | None:
             figures.points(axes, steps, values, errors, k, legible(run))
         axes.set_ylabel(WORDS[quantity])
         figures.step_axis(axes)
-        figures.legend(axes, len(told))
+        figures.legend(axes)
 
     counts = sorted({look.n for *_, found in told for look in found if look.n is not None})
     n = f", n = {' to '.join(f'{c:,}' for c in dict.fromkeys((counts[0], counts[-1])))}" if counts else ""

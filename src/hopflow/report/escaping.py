@@ -14,6 +14,11 @@ def html(text: str) -> str:
     return escape(legible(text), quote=True)
 
 
+def prose(text: str) -> str:
+    """A paragraph between tags; what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html(text))
+
+
 def script_json(content: Mapping[str, Any]) -> str:
     """Data inside a script element: whatever it holds, it cannot end the element or begin a comment."""
     text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -24,6 +29,19 @@ def markdown(text: str) -> str:
     """Text on a line of markdown, also in a cell of a table: nothing in it is markup."""
     flat = " ".join(legible(text).split())
     return re.sub(r"([\\`*_\[\]<>|#&!~$])", r"\\\1", flat)
+
+
+def markdown_prose(text: str) -> str:
+    """A paragraph of markdown; what stands between backticks is code, and stays as it is."""
+    parts = re.split(r"(`[^`]+`)", text)
+    return "".join(legible(part) if place % 2 else _spaced(part) for place, part in enumerate(parts))
+
+
+def _spaced(text: str) -> str:
+    """`markdown` that keeps the blanks at both ends."""
+    if not text.strip():
+        return " " * bool(text)
+    return " " * text[0].isspace() + markdown(text) + " " * text[-1].isspace()
 
 
 def fence(text: str) -> str:

@@ -120,10 +120,21 @@ def points(
     )
 
 
-def legend(axes: "Axes", names: int, title: str | None = None) -> None:
-    """Where there is more than one name to tell apart, above the panel, clear of the lines."""
-    if names > 1:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(names, 3), borderaxespad=0.2, title=title)
+def legend(axes: "Axes", last: str = "") -> None:
+    """Above the panel, clear of the lines, where there is more than one name; one of them may be put last."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) < 2:
+        return
+    order = sorted(range(len(labels)), key=lambda place: labels[place] == last)
+    longest = max(map(len, labels))
+    axes.legend(
+        [handles[place] for place in order],
+        [labels[place] for place in order],
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=3 if longest <= 14 else 2 if longest <= 28 else 1,
+        borderaxespad=0.2,
+    )
 
 
 def count_axis(axes: "Axes", which: str = "x") -> None:
@@ -141,7 +152,7 @@ def step_axis(axes: "Axes") -> None:
     """Steps, with their thousands apart."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
     axes.set_xlabel("step")
 

@@ -8,8 +8,8 @@ from .story import Story
 COLUMNS = {"b0": "b0_ppl", "bn": "bn_ppl", "nll": "nll", "jumps": "jumps"}
 """Quantities, and the columns of metrics.jsonl with their values."""
 WORDS = {
-    "b0": "bound b0, perplexity",
-    "bn": "bound bn, perplexity",
+    "b0": "b0, bound on perplexity",
+    "bn": "bn, bound on perplexity",
     "nll": "held-out text, nats per token",
     "jumps": "jumps per sample",
 }

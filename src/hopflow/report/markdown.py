@@ -4,7 +4,7 @@ from functools import singledispatch
 
 from .. import __version__
 from .compose import Report
-from .escaping import fence, markdown
+from .escaping import fence, markdown, markdown_prose
 from .section import Block, Commands, Figure, Folded, Player, Prose, Samples, Table
 
 
@@ -24,7 +24,7 @@ def _block(block: Block, figures: str) -> str:
 
 @_block.register
 def _prose(block: Prose, figures: str) -> str:
-    return markdown(block.text)
+    return markdown_prose(block.text)
 
 
 @_block.register

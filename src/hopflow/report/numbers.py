@@ -40,4 +40,6 @@ def _digits(value: float, error: float) -> int:
     """Decimals that show two digits of the error; of a number without one four digits."""
     if error > 0:
         return max(0, 1 - math.floor(math.log10(error)))
-    return max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
+    if float(value).is_integer():
+        return 0
+    return max(0, 3 - math.floor(math.log10(abs(value))))

@@ -7,13 +7,15 @@ from itertools import groupby
 from .. import __version__
 from . import player
 from .compose import Report
-from .escaping import html
+from .escaping import html, prose
 from .section import Block, Commands, Figure, Folded, Player, Prose, Samples, Section, Table
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """Nothing may be fetched, whatever a text on the page says."""
 SHORT = 480
 """Characters of a sample that are shown before it is unfolded."""
+LONG = 44
+"""Characters from which on a cell is a sentence."""
 
 
 def page(report: Report) -> str:
@@ -69,7 +71,7 @@ def _block(block: Block) -> str:
 
 @_block.register
 def _prose(block: Prose) -> str:
-    return f"<p>{html(block.text)}</p>"
+    return f"<p>{prose(block.text)}</p>"
 
 
 @_block.register
@@ -85,8 +87,13 @@ def _table(block: Table) -> str:
 
 def _row(row: tuple[str, ...]) -> str:
     first, *others = row
-    cells = "".join(f"<td>{html(cell)}</td>" for cell in others)
-    return f'<tr><th scope="row">{html(first)}</th>{cells}</tr>'
+    cells = "".join(f"<td{_length(cell)}>{html(cell)}</td>" for cell in others)
+    return f'<tr><th scope="row"{_length(first)}>{html(first)}</th>{cells}</tr>'
+
+
+def _length(cell: str) -> str:
+    """Sentences may be broken into lines, numbers may not."""
+    return ' class="long"' if len(cell) > LONG else ""
 
 
 @_block.register

@@ -98,11 +98,12 @@ def _painter(
     lines: list[tuple[int, int, str, list[Row]]], levels: list[float], words: str, quantity: str
 ) -> Callable[["Axes"], None]:
     def paint(axes: "Axes") -> None:
-        for k, place, label, rows in lines:
+        for order, (k, place, label, rows) in enumerate(lines):
             style, marker = STYLES[place % 4], MARKERS[place % 4]
             by_steps = [row for row in rows if row.more.get("steps")]
             if by_steps:
-                at = [float(row.more["steps"]) for row in by_steps]
+                # a little apart, so that error bars of several lines can be told from each other
+                at = [row.more["steps"] * 1.03 ** (order - (len(lines) - 1) / 2) for row in by_steps]
                 values, errors = [row.value for row in by_steps], [row.stderr for row in by_steps]
                 figures.points(axes, at, values, errors, k, label, style, marker)
             else:  # a causal network has no steps to choose
@@ -115,7 +116,7 @@ def _painter(
         if quantity == "gen_ppl":
             figures.count_axis(axes, "y")
         axes.set(xlabel="sampling steps", ylabel=words)
-        figures.legend(axes, len(lines) + bool(levels))
+        figures.legend(axes, last=ITSELF)
 
     return paint
 

@@ -14,8 +14,7 @@ from ..evaluation import record
 from ..evaluation.compare import BITS, Side
 from ..evaluation.rows import Row
 from ..pretrained import newest
-from ..training import metrics
-from ..training.checkpoint import STATE
+from ..training import checkpoint, metrics
 from ..training.folder import is_run, read_recipe
 
 SAMPLES = "samples.jsonl"
@@ -51,16 +50,16 @@ class Story:
             raise FileNotFoundError(errno.ENOENT, "there is no such run", str(path))
         run = read_recipe(path) if is_run(path) else {}
         logged = metrics.read(path / "metrics.jsonl")
-        if not run and not logged:
-            raise ValueError(f"{path} is not a run: it has neither recipe.json nor metrics.jsonl")
         name = name or path.resolve().name
-        side, samples, (checkpoint, facts) = _measured(path, name), _samples(path / SAMPLES), _checkpoint(path)
+        side, samples, (step, facts) = _measured(path, name), _samples(path / SAMPLES), _checkpoint(path)
+        if not (run or logged or side):
+            raise ValueError(f"{path} is not a run: it has neither recipe.json, nor metrics.jsonl, nor {record.FILE}")
         known = {
             "recipe.json (what the run is)": run,
             "metrics.jsonl (how training went)": logged,
             f"{record.FILE} (bounds and samples with their errors: `hopflow eval {path}`)": side,
             f"{SAMPLES} (sequences that training drew)": samples,
-            "a checkpoint": checkpoint is not None,
+            "a checkpoint": step is not None,
         }
         return cls(
             path,
@@ -72,7 +71,7 @@ class Story:
             logged,
             side,
             samples,
-            checkpoint,
+            step,
             model,
             tuple(what for what, found in known.items() if not found),
         )
@@ -152,7 +151,6 @@ def _checkpoint(folder: Path) -> tuple[int | None, dict[str, Any]]:
     if saved == folder or not step.isdigit():
         return None, {}
     try:
-        facts = json.loads((saved / STATE).read_text(encoding="utf-8"))["facts"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        facts = {}
-    return int(step), facts if isinstance(facts, dict) else {}
+        return int(step), checkpoint.facts(saved)
+    except ValueError:  # damaged, or of a later version: it is only asked for facts
+        return int(step), {}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..estimate import mean_and_error
+from ..evaluation.frontier import SAMPLES
 from ..evaluation.rows import Row
 from .looks import WORDS, looks
 from .numbers import finite, lasting, measured, plain
@@ -59,30 +60,29 @@ def _looks(story: Story) -> dict[str, str]:
     for quantity, words in WORDS.items():
         found = looks(story, quantity)
         if found:
-            said[f"{words}, last" if len(found) > 1 else words] = str(found[-1])
+            said[f"{words} (last look)"] = str(found[-1])
         if len(found) > 1 and quantity != "jumps":
             lowest = min(found, key=lambda look: look.value)
-            said[f"{words}, best"] = f"{lowest}, step {lowest.step:,}"
+            said[f"{words} (best look)"] = f"{lowest}, step {lowest.step:,}"
     return said
 
 
 def _evaluated(story: Story) -> dict[str, str]:
-    """The likelihoods that an evaluation measured, and the best samples."""
-    said = {}
-    for row in story.rows:
-        if row.unit == "ppl" and "ot_n" not in row.more:
-            kind = "bound" if row.is_bound else "exact" if row.more.get("exact") else "no bound"
-            said[f"{row.quantity} on {row.set}, {kind}"] = measured(row.value, row.stderr, row.n)
-    judged = [row for row in story.rows if row.quantity == "gen_ppl" and row.more.get("sampler") != "the text itself"]
-    if judged:
-        most = max(judged, key=_steps)
-        said[f"generative perplexity, {most.more.get('sampler', '-')}"] = measured(most.value, most.stderr, most.n)
-    return said
+    """The likelihoods that an evaluation measured, and its samples; over steps, those with the most."""
+    found: dict[tuple[str, str, float | None], Row] = {}
+    for row in sorted(story.rows, key=lambda row: row.more.get("steps") or 0):
+        likelihood = row.unit == "ppl" and "ot_n" not in row.more
+        if likelihood or (row.quantity == "gen_ppl" and row.set == SAMPLES):
+            found[row.set, row.quantity, row.eta] = row
+    return {_name(row): measured(row.value, row.stderr, row.n) for row in found.values()}
 
 
-def _steps(row: Row) -> tuple[int, float]:
-    """Most steps, then the most corrected."""
-    return row.more.get("steps") or 0, row.eta or 0.0
+def _name(row: Row) -> str:
+    sampler = row.more.get("sampler", "-")
+    if row.quantity == "gen_ppl":
+        return f"generative perplexity ({sampler})"
+    kind = "bound" if row.is_bound else "exact" if row.more.get("exact") else "no bound"
+    return f"{row.quantity} on {row.set}, perplexity ({kind}; {sampler})"
 
 
 TELLS: tuple[Callable[[Story], dict[str, str]], ...] = (_extent, _loss, _looks, _evaluated)

@@ -71,7 +71,7 @@ def _costs(told: list[tuple[int, Story, list[Batch]]]) -> Callable[["Axes"], Non
                 )
         axes.set_ylabel(f"cost per pair{_kind([story for _, story, _ in told])}")
         figures.step_axis(axes)
-        figures.legend(axes, len(told))
+        figures.legend(axes)
 
     return paint
 
@@ -86,7 +86,7 @@ def _shares(told: list[tuple[int, Story, list[Batch]]]) -> Callable[["Axes"], No
         axes.set_ylabel("waiting for OT, % of time")
         axes.set_ylim(bottom=0)
         figures.step_axis(axes)
-        figures.legend(axes, len(told))
+        figures.legend(axes)
 
     return paint
 
@@ -136,7 +136,8 @@ def _table(told: list[tuple[int, Story, list[Batch]]]) -> Table:
         "n",
     )
     caption = (
-        "Means over the OT batches of the second half of training, ± one standard error; n OT batches that were logged."
+        "Means over the OT batches of the second half of training, ± one standard error; n logged OT batches. "
+        "Of marginal errors the greatest of all."
     )
     return Table(head, tuple(rows), caption)
 

@@ -1,0 +1,104 @@
+"""Journey: the hops of sequences that a run draws, by step and by position, and a film of some of them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..estimate import mean_and_error
+from ..generation import Generation
+from ..network import Network, clock_dtype, home, resting
+from ..samplers import Euler
+from ..sampling import generate
+from .film import film
+from .means import Means, binned, width
+from .trained import Trained, Unknown
+
+STEPS, SEED = 32, 0
+MOST, SECONDS, PATIENCE = 64, 2.0, 20.0
+"""Sequences that are drawn: as many as take so long, and at least one if that is not beyond all patience."""
+
+
+@dataclass(frozen=True)
+class Journey:
+    """Jumps of n sequences, drawn with η = 0."""
+
+    n: int
+    length: int
+    sampler: str
+    dtype: str
+    jumps: tuple[float, float]
+    """Of a sequence: the mean and its standard error."""
+    times: tuple[float, ...]
+    """At which steps begin, and the last one ends."""
+    by_step: Means
+    """Of a sequence."""
+    positions: tuple[float, ...]
+    """The middles of the bins, counted from 1."""
+    bin: int
+    by_position: Means
+    """Of one position."""
+    film: dict[str, Any]
+
+    @classmethod
+    def of(cls, out: Generation, tokenizer: Any, data: int, dtype: str) -> "Journey":
+        """From sequences of one length that were drawn in Euler steps, with their hops."""
+        assert isinstance(out.sampler, Euler)
+        times, length = out.sampler.grid.times(out.sampler.steps), out.tokens.shape[1]
+        return cls(
+            len(out.tokens),
+            length,
+            out.sampler.label,
+            dtype,
+            mean_and_error(out.jumps),
+            tuple(times.tolist()),
+            Means.of(hops_by_step(out, times)),
+            tuple(binned(torch.arange(1.0, length + 1)[None])[0].tolist()),
+            width(length),
+            Means.of(binned(out.changes.cpu().double())),
+            film(out, tokenizer, data),
+        )
+
+
+def draw(trained: Trained) -> Journey:
+    """Sequences of the run's own length; how many, the clock decides."""
+    n = affordable(trained.model, trained.flow.source.sample(4, trained.length, generator=_generator()))
+    try:
+        out = generate(trained.model, trained.flow, n=n, length=trained.length, steps=STEPS, trajectory=True, seed=SEED)
+    except ValueError as error:  # a network that was trained to NaN
+        raise Unknown(str(error)) from None
+    return Journey.of(out, trained.tokenizer, trained.flow.vocab.data, trained.dtype)
+
+
+def hops_by_step(out: Generation, times: Float[Tensor, " N1"]) -> Float[Tensor, "n N"]:
+    """How often each sequence hopped between one of these times and the next."""
+    assert out.hops is not None
+    step = torch.searchsorted(times, out.hops.t.cpu().to(times), right=True) - 1
+    counts = torch.zeros(len(out.tokens), len(times) - 1, dtype=torch.float64)
+    return counts.index_put((out.hops.row.cpu(), step), torch.ones((), dtype=torch.float64), accumulate=True)
+
+
+def affordable(model: Network, rows: Tensor) -> int:
+    """Sequences that can be drawn in time, by what the network takes for these rows, asked once in each step."""
+    there = home(model)
+    rows, t = rows.to(there), torch.full((len(rows),), 0.5, dtype=clock_dtype(model), device=there)
+    with resting(model):  # the first call prepares what later ones use, and other programs come between
+        call = min(_seconds(lambda: float(model(rows, t).sum())) for _ in range(3))
+    each = STEPS * call / len(rows)
+    if each > PATIENCE:
+        raise Unknown(f"to draw one sequence with its network would take about {each:.0f} s here")
+    return max(1, min(MOST, int(SECONDS / each)))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(SEED)
