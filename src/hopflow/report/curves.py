@@ -8,7 +8,7 @@ from . import figures
 from .legible import legible
 from .looks import COLUMNS, WORDS, looks
 from .section import Block, Figure, Prose, Section
-from .series import Series
+from .series import Column
 from .story import Story
 
 if TYPE_CHECKING:
@@ -20,55 +20,44 @@ TITLES = {
     "nll": "Negative log-likelihood of held-out text",
     "jumps": "How often tokens of a sample hop, while training goes on",
 }
+DRAWN = 200
+"""Looks of a run beyond which only every second, third, … is drawn."""
 
 
 def section(stories: Sequence[Story]) -> Section | None:
-    """The loss, then every number that looks at held-out text found more than nothing of."""
+    """The loss, then every number that looks at held-out text found; None where nothing was logged."""
     drawn = [_loss(stories), *(_look(stories, quantity) for quantity in TITLES)]
     found: list[Block] = [figure for figure in drawn if figure is not None]
-    if not found:
-        return None
-    return Section("training", "Training", (*_dropped(stories), *found))
+    return Section("training", "Training", (*_dropped(stories), *found)) if found else None
 
 
 def _loss(stories: Sequence[Story]) -> Figure | None:
-    told = [(k, story, Series.of(story.metrics, "loss")) for k, story in enumerate(stories)]
-    told = [(k, story, series) for k, story, series in told if series.count]
+    columns = [(k, story, Column.of(story.having("loss"), "loss")) for k, story in enumerate(stories)]
+    told = [(k, story, column.series(), column.trend()) for k, story, column in columns if len(column.values)]
     if not told:
         return None
-    trends = {story.name: Series.trend(story.metrics, "loss") for _, story, _ in told}
 
     def paint(axes: "Axes") -> None:
-        for k, story, series in told:
-            line(axes, k, story.name, series, trends[story.name])
+        for k, story, series, trend in told:
+            shade, name = figures.colour(k), legible(story.name)
+            figures.band(axes, series, shade)
+            if trend is None:
+                figures.line(axes, series.steps, series.mean, k, name)
+            else:
+                axes.plot(series.steps, series.mean, color=shade, alpha=0.3, linewidth=0.8)
+                low, high = trend.mean - trend.error, trend.mean + trend.error
+                axes.fill_between(trend.steps, low, high, color=shade, alpha=0.3, linewidth=0)
+                figures.line(axes, trend.steps, trend.mean, k, name)
         axes.set_ylabel("loss, nats per token")
         figures.step_axis(axes)
         figures.legend(axes)
 
-    pale = "Pale: every logged step" + (
-        ", from least to greatest of neighbours" if any(s.thinned for *_, s in told) else ""
-    )
-    bold = ". Bold: means of windows of logged steps, ± one standard error" if any(trends.values()) else ""
-    data = {story.name: series.as_json() for _, story, series in told}
-    return figures.drawn("loss", f"Loss of the training batches, nats per token. {pale}{bold}.", paint, data=data)
-
-
-def line(axes: "Axes", k: int, name: str, series: Series, trend: Series | None) -> None:
-    """A column as a pale line with its range, below its trend."""
-    shade, dashes = figures.colour(k), figures.dashes(k)
-    marker = "o" if len(series.steps) < 12 else ""
-    if series.thinned:
-        axes.fill_between(series.steps, series.low, series.high, color=shade, alpha=0.15, linewidth=0)
-    if trend is None:
-        axes.plot(
-            series.steps, series.mean, color=shade, linestyle=dashes, marker=marker, markersize=3.5, label=legible(name)
-        )
-        return
-    axes.plot(series.steps, series.mean, color=shade, alpha=0.3, linewidth=0.8)
-    axes.fill_between(
-        trend.steps, trend.mean - trend.error, trend.mean + trend.error, color=shade, alpha=0.3, linewidth=0
-    )
-    axes.plot(trend.steps, trend.mean, color=shade, linestyle=dashes, label=legible(name))
+    thinned = any(series.thinned for _, _, series, _ in told)
+    said = ["Pale: logged steps" + (", with the least and the greatest of neighbours" if thinned else "")]
+    if any(trend is not None for *_, trend in told):
+        said.append("Bold: means of windows of logged steps, ± one standard error")
+    data = {story.name: series.as_json() for _, story, series, _ in told}
+    return figures.drawn("loss", f"Loss of the training batches, nats per token. {'. '.join(said)}.", paint, data=data)
 
 
 def _look(stories: Sequence[Story], quantity: str) -> Figure | None:
@@ -76,6 +65,8 @@ def _look(stories: Sequence[Story], quantity: str) -> Figure | None:
     told = [(k, story.name, found) for k, story in enumerate(stories) if (found := looks(story, quantity))]
     if not told:
         return None
+    every = max(-(-len(found) // DRAWN) for *_, found in told)
+    told = [(k, run, found[::-every][::-1]) for k, run, found in told]  # the last one is always there
 
     def paint(axes: "Axes") -> None:
         for k, run, found in told:
@@ -89,8 +80,9 @@ def _look(stories: Sequence[Story], quantity: str) -> Figure | None:
 
     counts = sorted({look.n for *_, found in told for look in found if look.n is not None})
     n = f", n = {' to '.join(f'{c:,}' for c in dict.fromkeys((counts[0], counts[-1])))}" if counts else ""
+    some = f" Every {every}th look." if every > 1 else ""
     data = {run: [asdict(look) for look in found] for _, run, found in told}
-    return figures.drawn(quantity, f"{TITLES[quantity]}; ± one standard error{n}.", paint, data=data)
+    return figures.drawn(quantity, f"{TITLES[quantity]}; ± one standard error{n}.{some}", paint, data=data)
 
 
 def _dropped(stories: Sequence[Story]) -> list[Prose]:
@@ -98,6 +90,6 @@ def _dropped(stories: Sequence[Story]) -> list[Prose]:
     said = []
     for story in stories:
         for key in ("loss", *COLUMNS.values()):
-            if dropped := Series.of(story.metrics, key, points=1).dropped:
+            if dropped := Column.of(story.having(key), key).dropped:
                 said.append(f"{story.name}: {dropped:,} values of {key} are not finite and are left out")
     return [Prose(f"{'; '.join(said)}.")] if said else []

@@ -17,6 +17,8 @@ from .section import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .series import Series
+
 INK, SOFT, GRID = "#23272e", "#5d6570", "#dfe3e8"
 CYCLE = ("#2a6fbb", "#d0620f", "#178568", "#b3478f", "#8a6d0b", "#4f4fc4", "#a8323e", "#3a8fa8")
 """Run k has colour k everywhere; told apart by eyes of every kind, on white and, as the page changes them, on black."""
@@ -24,6 +26,8 @@ VARIABLES = {INK: "--ink", SOFT: "--soft", GRID: "--grid", **{hexa: f"--c{k}" fo
 WIDTH, HEIGHT = 5.2, 3.1
 """Inches of one panel; text of 9 points is then readable in half a page and on a phone."""
 DPI = 160
+FEW, MANY = 12, 40
+"""Points up to which each is marked, and beyond which none has a bar for its error."""
 THEME: dict[str, Any] = {
     "font.size": 9,
     "font.family": "DejaVu Sans",
@@ -95,6 +99,18 @@ def drawn(
     return Figure(name, caption, _inline(svg.getvalue(), name, caption), png.getvalue(), data or {}, panels > 1)
 
 
+def line(axes: "Axes", x: Any, y: Any, run: int, label: str) -> None:
+    """A run's line; where it has few points, these are marked."""
+    marker = "o" if len(x) < FEW else ""
+    axes.plot(x, y, color=colour(run), linestyle=dashes(run), marker=marker, markersize=3.5, label=label)
+
+
+def band(axes: "Axes", series: "Series", shade: str) -> None:
+    """From the least to the greatest of the values that a thinned series stands for."""
+    if series.thinned:
+        axes.fill_between(series.steps, series.low, series.high, color=shade, alpha=0.15, linewidth=0)
+
+
 def points(
     axes: "Axes",
     x: Sequence[float],
@@ -105,14 +121,15 @@ def points(
     style: str | None = None,
     marker: str = "o",
 ) -> None:
-    """Measured values, each with its error, joined by a line."""
+    """Measured values joined by a line, each with its error unless there are too many to tell apart."""
+    bars = len(x) <= MANY
     axes.errorbar(
         x,
         y,
-        yerr=errors,
+        yerr=errors if bars else None,
         color=colour(run),
         linestyle=style or dashes(run),
-        marker=marker,
+        marker=marker if bars else "",
         markersize=4,
         elinewidth=1,
         capsize=2.5,

@@ -31,8 +31,8 @@ class Look:
 def looks(story: Story, quantity: str) -> list[Look]:
     """Those that found a number, in the order of steps."""
     found = []
-    for row in story.metrics:
-        value, error, n = row.get(COLUMNS[quantity]), row.get(f"{quantity}_se"), row.get(f"{quantity}_n")
+    for row in story.having(COLUMNS[quantity]):
+        value, error, n = row[COLUMNS[quantity]], row.get(f"{quantity}_se"), row.get(f"{quantity}_n")
         if finite(value) and finite(error):
             found.append(Look(int(row["step"]) + 1, float(value), float(error), int(n) if finite(n) else None))
     return found

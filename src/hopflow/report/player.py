@@ -9,7 +9,7 @@ from .section import Player
 
 TICKS, START = 200, 100
 """Of the slider, and where it stands at first: half-way all colours are seen. An arrow key moves it by one."""
-LEGEND = {SOURCE: "source", MOVED: "moved, or about to again", FINAL: "final", PROMPT: "prompt"}
+LEGEND = {SOURCE: "source", MOVED: "just moved, or will again", FINAL: "final", PROMPT: "prompt"}
 
 
 def markup(player: Player) -> str:

@@ -6,68 +6,70 @@ from typing import Any
 
 import numpy as np
 
-BUCKETS = 600
+MOST = 600
 """Points beyond which neighbours are drawn as one."""
 WINDOWS, FEWEST = 40, 8
-"""Of a trend, and the points that each must have."""
+"""Of a trend, and the values that each must have."""
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Values by the steps taken until then; `low` and `high` are the least and greatest of what a point stands for."""
+    """Means of neighbouring values by the steps taken until then, and how far the values lie apart."""
 
     steps: np.ndarray
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
     error: np.ndarray
-    """Standard error of the mean, from the values it is of; nan for a single one."""
+    """Standard error of each mean, from the values it is of; 0 for a single one."""
     count: int
-    """Finite values."""
-    dropped: int
-    """Values that were not finite, and are not drawn."""
-
-    @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], key: str, points: int = BUCKETS) -> "Series":
-        """One point for every value, or for as many neighbours as it takes to have no more than `points`."""
-        pairs = [(row["step"] + 1, row[key]) for row in rows if isinstance(row.get(key), int | float)]
-        steps, values = np.array(pairs, dtype=float).reshape(-1, 2).T
-        sound = np.isfinite(values)
-        steps, values = steps[sound], values[sound]
-        edges = np.linspace(0, len(values), min(points, len(values)) + 1).astype(int)[:-1]
-        if not len(values):
-            return cls(values, values, values, values, values, 0, int((~sound).sum()))
-        size = np.diff([*edges, len(values)])
-        mean = np.add.reduceat(values, edges) / size
-        spread = np.add.reduceat((values - np.repeat(mean, size)) ** 2, edges)
-        error = np.sqrt(spread / np.maximum(size - 1, 1) / size)
-        return cls(
-            np.add.reduceat(steps, edges) / size,
-            mean,
-            np.minimum.reduceat(values, edges),
-            np.maximum.reduceat(values, edges),
-            np.where(size > 1, error, np.nan),
-            len(values),
-            int((~sound).sum()),
-        )
-
-    @classmethod
-    def trend(cls, rows: Sequence[Mapping[str, Any]], key: str) -> "Series | None":
-        """Means of windows with their errors; None where there are too few points for windows."""
-        whole = cls.of(rows, key, points=1)
-        windows = min(WINDOWS, whole.count // FEWEST)
-        return cls.of(rows, key, points=windows) if windows >= 4 else None
+    """Values that there are."""
 
     @property
     def thinned(self) -> bool:
         return self.count > len(self.steps)
 
     def as_json(self) -> dict[str, Any]:
-        bands = {"low": self.low.tolist(), "high": self.high.tolist()} if self.thinned else {}
-        return {
-            "steps": self.steps.tolist(),
-            "mean": self.mean.tolist(),
-            **bands,
-            "count": self.count,
-            "dropped": self.dropped,
-        }
+        content = {"steps": self.steps.tolist(), "mean": self.mean.tolist(), "count": self.count}
+        return {**content, "low": self.low.tolist(), "high": self.high.tolist()} if self.thinned else content
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """All finite values of one metric, in the order of steps."""
+
+    steps: np.ndarray
+    values: np.ndarray
+    dropped: int
+    """Values that are not finite: they are not drawn, and their number is said."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], key: str) -> "Column":
+        pairs = [(row["step"] + 1, row[key]) for row in rows if isinstance(row.get(key), int | float)]
+        steps, values = np.array(pairs, dtype=float).reshape(-1, 2).T
+        sound = np.isfinite(values)
+        return cls(steps[sound], values[sound], int((~sound).sum()))
+
+    def series(self, most: int = MOST) -> Series:
+        """A point for every value, or for as many neighbours as it takes to have no more than `most`."""
+        count = len(self.values)
+        if not count:
+            none = self.values
+            return Series(none, none, none, none, none, 0)
+        edges = np.linspace(0, count, min(most, count) + 1).astype(int)
+        size, starts = np.diff(edges), edges[:-1]
+        mean = np.add.reduceat(self.values, starts) / size
+        spread = np.add.reduceat((self.values - np.repeat(mean, size)) ** 2, starts)
+        return Series(
+            np.add.reduceat(self.steps, starts) / size,
+            mean,
+            np.minimum.reduceat(self.values, starts),
+            np.maximum.reduceat(self.values, starts),
+            np.sqrt(spread / np.maximum(size - 1, 1) / size),
+            count,
+        )
+
+    def trend(self) -> Series | None:
+        """Means of windows with their errors; None where there are too few values for windows."""
+        windows = min(WINDOWS, len(self.values) // FEWEST)
+        return self.series(windows) if windows >= 4 else None

@@ -87,6 +87,18 @@ class Story:
         """The newest value of every metric."""
         return {key: value for row in self.metrics for key, value in row.items()}
 
+    def having(self, key: str) -> list[dict[str, Any]]:
+        """The rows of metrics with such a key."""
+        return self._by_key.get(key, [])
+
+    @cached_property
+    def _by_key(self) -> dict[str, list[dict[str, Any]]]:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self.metrics:
+            for key in row:
+                found.setdefault(key, []).append(row)
+        return found
+
     @property
     def steps(self) -> int | None:
         """Taken so far."""

@@ -45,7 +45,7 @@ def _extent(story: Story) -> dict[str, str]:
 
 def _loss(story: Story) -> dict[str, str]:
     """Over the last tenth of the logged steps: a single batch says little."""
-    values = [float(row["loss"]) for row in story.metrics if finite(row.get("loss"))]
+    values = [float(row["loss"]) for row in story.having("loss") if finite(row["loss"])]
     if not values:
         return {}
     last = values[-max(1, len(values) // 10) :]
