@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+import hopflow as hf
 from chromium import Chromium, missing
 from commands import FOX
 from hopflow import report
@@ -169,7 +171,9 @@ def sound(visit, file: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_is_whole_legible_and_quiet(browser, page, width, scheme):
     with browser.open(page, width, color_scheme=scheme) as visit:
-        visit.picture(f"{page.parent.name}-{width}-{scheme}")
+        for section in (None, "#training", "#quality", "#comparison", "#hops", "#transport", "#matching", "#summary"):
+            if section is None or visit.page.locator(section).count():
+                visit.picture(f"{page.parent.name} {width} {scheme} {section or 'page'}", section)
         assert not visit.scrolls_sideways
         assert visit.cut() == []
         lowest, text, kind = visit.contrasts()[0]
@@ -263,6 +267,95 @@ def test_what_is_long_is_folded_and_opens(browser, two):
         visit.page.locator(".folded summary").first.click()
         assert visit.page.locator(".folded table").first.is_visible()
         assert visit.cut() == []
+
+
+# -- the scrubber ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def drawn(real) -> hf.Generation:
+    """What the page plays, drawn once more."""
+    saved = hf.from_pretrained(real.parent)
+    return hf.generate(saved.model, saved.flow, n=4, length=KEYS["length"], steps=32, seed=0, trajectory=True)
+
+
+def scrub(visit, t: float) -> None:
+    slider = visit.page.locator(".player input[type=range]")
+    slider.fill(str(round(t * int(slider.get_attribute("max")))))
+
+
+def spans(visit) -> list[list[list[str]]]:
+    """The text and the state of every token, sequence by sequence."""
+    return visit.run(
+        "() => [...document.querySelectorAll('.player .hop-text')].map((line) => [...line.querySelectorAll("
+        "'.hop-line > span')].map((span) => [span.textContent, span.className.replace('hop-', '')]))"
+    )
+
+
+@pytest.mark.parametrize("t", [0.0, 0.25, 0.5, 1.0])
+def test_the_scrubber_shows_what_stood_at_that_time(browser, real, drawn, t):
+    tokenizer = hf.from_pretrained(real.parent).tokenizer
+    before, jumps = drawn.hops.t < t, torch.zeros(drawn.tokens.shape, dtype=torch.long)
+    places = drawn.hops.row * drawn.tokens.shape[1] + drawn.hops.position
+    jumps.view(-1).index_add_(0, places[before], torch.ones_like(places[before]))
+    with browser.open(real) as visit:
+        scrub(visit, t)
+        visit.picture(f"scrubber {t}", ".player")
+        shown = spans(visit)
+        assert visit.text(".hop-time") == f"{t:.2f}"
+        assert visit.texts(".hop-count") == [str(count) for count in jumps.sum(1).tolist()]
+        assert visit.text(".hop-total") == str(int(jumps.sum()))
+        sound(visit, real)
+    texts = [[tokenizer.decode([token]) for token in row] for row in drawn.at(t).tolist()]
+    assert [[text for text, _ in row] for row in shown] == texts
+    states = [[state for _, state in row] for row in shown]
+    if t == 1.0:
+        assert {state for row in states for state in row} == {"final"}
+        return
+    assert [[state == "source" for state in row] for row in states] == (jumps == 0).tolist()
+    done = jumps == drawn.changes
+    assert all(done[i, j] for i, row in enumerate(states) for j, state in enumerate(row) if state == "final")
+    assert all(row.count("moved") > 0 for row in states) == (t > 0)
+
+
+def test_the_scrubber_plays_stops_and_is_moved_by_keys(browser, real):
+    with browser.open(real) as visit:
+        scrub(visit, 0)
+        button, now = (
+            visit.page.locator(".player button"),
+            "() => Number(document.querySelector('.hop-time').textContent)",
+        )
+        button.click()
+        visit.page.wait_for_function("() => Number(document.querySelector('.hop-time').textContent) > 0.05")
+        button.click()
+        stopped = visit.run(now)
+        visit.page.wait_for_timeout(150)
+        assert visit.run(now) == stopped < 1
+        visit.page.locator(".player input").press("End")
+        assert visit.text(".hop-time") == "1.00"
+        visit.page.locator(".player input").press("ArrowLeft")
+        assert visit.text(".hop-time") == "0.99"
+        sound(visit, real)
+
+
+def test_who_asks_for_less_motion_moves_the_scrubber_step_by_step(browser, real):
+    with browser.open(real, reduced_motion="reduce") as visit:
+        scrub(visit, 0)
+        visit.page.locator(".player button").click()
+        assert visit.text(".hop-time") == "0.10"
+        visit.page.wait_for_timeout(150)
+        assert visit.text(".hop-time") == "0.10"
+
+
+@pytest.mark.parametrize("width", [320, 1440])
+def test_lines_stand_still_while_tokens_hop(browser, real, width):
+    with browser.open(real, width) as visit:
+        heights = []
+        for t in (0.0, 0.5, 1.0):
+            scrub(visit, t)
+            heights.append(visit.run("() => document.querySelector('.player').getBoundingClientRect().height"))
+            assert visit.cut() == []
+        assert len(set(heights)) == 1
 
 
 # -- whatever a run holds ----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ def finite(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def plain(value: float) -> str:
+def plain(value: int | float) -> str:
     """A number that has no error."""
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
