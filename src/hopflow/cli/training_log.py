@@ -98,7 +98,7 @@ class TrainingBar(TrainingLog):
         if self._done == self.steps:
             left = f"in {duration(self._ended - self._started)}"
         elif self.taken:
-            left = f"{duration(self.left)} left"
+            left = f"{duration(self.left) if self.left >= 1 else 'a moment'} left"
         speed = self._speed if self.bar.console.width >= NARROW else ""  # the lines above have it, too
         return Text("  ".join(word for word in (at, speed, left) if word))
 

@@ -120,13 +120,13 @@ class _Course:
             self._clock = time.perf_counter()
             for step in range(start, self.settings.steps):
                 self._update(step, stop)
+                self._tell(step + 1)
                 row = self._row(step)
                 if row and metrics:
                     metrics.add(row)
                     self.last |= row
                     if self.logger:
                         self.logger(row)
-                self._tell(step + 1)
                 # a look may take long; several processes must agree, and do so at the next step
                 self.trainer.stop |= self.trainer.share.world == 1 and stop.asked is not None
                 self._save_if_due(step + 1)
