@@ -3,32 +3,28 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from .. import __version__, atomic
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 FILE = "report-draws.json"
-Found = TypeVar("Found", bound="DataclassInstance")
+Found = TypeVar("Found")
 
 
 def kept(folder: Path, name: str, key: Mapping[str, Any], kind: type[Found], make: Callable[[], Found]) -> Found:
     """What was made under this name with this key: the network, and how it was asked. Else it is made, and kept."""
-    whole, wanted = _read(folder), {**key, "hopflow": __version__}
+    whole, wanted, form = _read(folder), {**key, "hopflow": __version__}, TypeAdapter(kind)
     there = whole.get(name)
     if isinstance(there, dict) and there.get("key") == wanted:
         try:
-            return TypeAdapter(kind).validate_python(there.get("found"))
+            return form.validate_python(there.get("found"))
         except ValidationError:
             pass  # of another version, or damaged: it can be made again
     found = make()
-    whole[name] = {"key": wanted, "found": asdict(found)}
+    whole[name] = {"key": wanted, "found": form.dump_python(found, mode="json")}
     _write(folder, whole)
     return found
 
