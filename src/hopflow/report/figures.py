@@ -113,9 +113,9 @@ def band(axes: "Axes", series: "Series", shade: str) -> None:
 
 def points(
     axes: "Axes",
-    x: Sequence[float],
-    y: Sequence[float],
-    errors: Sequence[float],
+    x: Sequence[int | float],
+    y: Sequence[int | float],
+    errors: Sequence[int | float],
     run: int,
     label: str,
     style: str | None = None,

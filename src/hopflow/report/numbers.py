@@ -4,7 +4,7 @@ import math
 from typing import TypeGuard
 
 
-def measured(value: float, error: float, n: int | None = None, unit: str = "") -> str:
+def measured(value: int | float, error: int | float, n: int | None = None, unit: str = "") -> str:
     """24.31 ± 0.53 (n = 64): as many digits as the error can bear."""
     digits = _digits(value, error)
     said = f"{value:,.{digits}f} ± {error:,.{digits}f}" if abs(value) < 1e7 else f"{value:.3g} ± {error:.1g}"
@@ -24,7 +24,7 @@ def plain(value: int | float) -> str:
     return f"{value:,.4g}"
 
 
-def lasting(seconds: float) -> str:
+def lasting(seconds: int | float) -> str:
     """12 ms, 8.3 s, 5 min 6 s, 7 h 8 min."""
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
@@ -36,7 +36,7 @@ def lasting(seconds: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60} min"
 
 
-def _digits(value: float, error: float) -> int:
+def _digits(value: int | float, error: int | float) -> int:
     """Decimals that show two digits of the error; of a number without one four digits."""
     if error > 0:
         return max(0, 1 - math.floor(math.log10(error)))

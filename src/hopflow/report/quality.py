@@ -28,7 +28,7 @@ def section(stories: Sequence[Story]) -> Section | None:
     """Curves over steps and the numbers below them; None where no samples were measured."""
     if not any(_samples(story.rows) for story in stories):
         return None
-    judges = dict.fromkeys(row.more["judge_hash"] for s in stories for row in s.rows if "judge_hash" in row.more)
+    judges = dict.fromkeys(str(row.more["judge_hash"]) for s in stories for row in s.rows if "judge_hash" in row.more)
     blocks: list[Block] = [_protocol(stories, list(judges))]
     for judge in judges:
         blocks.append(_figure(stories, "gen_ppl", judge, f"quality-{judge[:6]}"))
@@ -46,19 +46,20 @@ def _samples(rows: Sequence[Row], quantity: str | None = None, judge: str | None
 
 def _protocol(stories: Sequence[Story], judges: Sequence[str]) -> Prose:
     """What the numbers are of, and by whom."""
-    named = {
-        row.more["judge_hash"]: row.more["judge"].get("name", "?")
-        for s in stories
-        for row in s.rows
-        if "judge" in row.more
-    }
-    said = [f"The judge {named[judge]} ({judge[:6]}) reads the samples" for judge in judges]
+    named = {row.more["judge_hash"]: judge_name(row) for story in stories for row in story.rows if "judge" in row.more}
+    said = [f"The judge {named.get(judge, 'unknown')} ({judge[:6]}) reads the samples" for judge in judges]
     if not said:
         said = ["No judge has read the samples; `hopflow eval RUN judge=…` asks one"]
     return Prose(
         f"{'. '.join(said)}. A low generative perplexity alone is easily had by repeating oneself: read it beside the "
         f"entropy of the tokens within a sample, and beside the text itself."
     )
+
+
+def judge_name(row: Row) -> str:
+    """As far as the row tells."""
+    judge = row.more.get("judge")
+    return str(judge.get("name", "unknown")) if isinstance(judge, dict) else "unknown"
 
 
 def _figure(stories: Sequence[Story], quantity: str, judge: str | None, name: str) -> Figure:

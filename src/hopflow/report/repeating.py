@@ -9,6 +9,7 @@ from .. import __version__
 from ..evaluation.frontier import SAMPLES
 from ..recipes import Recipe, resolve
 from ..recipes.paper import names
+from .quality import judge_name
 from .section import Block, Commands, Prose, Section, Table
 from .story import Story
 
@@ -59,7 +60,7 @@ def eval_command(story: Story) -> str | None:
         "eta": sorted({row.eta for row in drawn if row.eta is not None}),
         "temperature": sorted({row.more["temperature"] for row in drawn if row.more.get("temperature", 1.0) != 1.0}),
         "n": sorted({row.n for row in drawn if row.quantity == "jumps"})[-1:],
-        "judge": sorted({row.more["judge"]["name"] for row in drawn if "judge" in row.more})[-1:],
+        "judge": sorted({judge_name(row) for row in drawn if "judge" in row.more})[-1:],
         "seed": sorted({row.more["seed"] for row in story.rows if isinstance(row.more.get("seed"), int)})[-1:],
     }
     keys = [f"{key}={','.join(_word(value) for value in values)}" for key, values in found.items() if values]

@@ -74,7 +74,7 @@ def _costs(told: list[Told]) -> Figure:
         figures.legend(axes)
 
     caption = "Cost of the pairs of an OT batch while training goes on: as coupled (solid) and as independent (dashed)."
-    return figures.drawn("transport", caption, paint, data=_data(told, COUPLED, INDEPENDENT))
+    return figures.drawn("transport-cost", caption, paint, data=_data(told, COUPLED, INDEPENDENT))
 
 
 def _waits(told: list[Told]) -> Figure:
