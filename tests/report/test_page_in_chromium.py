@@ -17,6 +17,7 @@ from hopflow.evaluation.rows import Row
 from hopflow.evaluation.subject import Subject
 from hopflow.evaluation.suite import Suite
 from hopflow.recipes import Recipe, build
+from hopflow.report.film import GLOW
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -308,14 +309,13 @@ def test_the_scrubber_shows_what_stood_at_that_time(browser, real, drawn, t):
         sound(visit, real)
     texts = [[tokenizer.decode([token]) for token in row] for row in drawn.at(t).tolist()]
     assert [[text for text, _ in row] for row in shown] == texts
-    states = [[state for _, state in row] for row in shown]
-    if t == 1.0:
-        assert {state for row in states for state in row} == {"final"}
-        return
-    assert [[state == "source" for state in row] for row in states] == (jumps == 0).tolist()
-    done = jumps == drawn.changes
-    assert all(done[i, j] for i, row in enumerate(states) for j, state in enumerate(row) if state == "final")
-    assert all(row.count("moved") > 0 for row in states) == (t > 0)
+    last = torch.full(drawn.tokens.shape, -1.0).view(-1)
+    last = last.scatter_reduce(0, places[before], drawn.hops.t[before].float(), "amax").view_as(drawn.tokens)
+    moving = (jumps > 0) & ((jumps < drawn.changes) | (t - last < GLOW)) & (t < 1)
+    final = (t == 1) | ((jumps > 0) & ~moving)
+    assert [[state == "moved" for _, state in row] for row in shown] == moving.tolist()
+    assert [[state == "final" for _, state in row] for row in shown] == final.tolist()
+    assert {state for row in shown for _, state in row} <= {"source", "moved", "final"}
 
 
 def test_the_scrubber_plays_stops_and_is_moved_by_keys(browser, real):

@@ -171,6 +171,9 @@ def step_axis(axes: "Axes") -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
+    low, high = axes.get_xlim()
+    if high - low < 1:  # a single step, which would be named at every tick
+        axes.set_xlim(low - 1, high + 1)
     axes.set_xlabel("step")
 
 
