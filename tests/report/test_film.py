@@ -199,16 +199,36 @@ def test_the_script_shows_what_the_stills_show(name):
         assert rows == assumed
 
 
+def lines(texts: list[str], room: int, widths: list[int] | None = None) -> list[str]:
+    widths = widths or [len(text) for text in texts]
+    starts = script(f"hopPlayer.breaks({json.dumps(texts)}, {widths}, {room})")
+    return ["".join(texts[a:b]) for a, b in zip(starts, [*starts[1:], None], strict=True)]
+
+
 def test_lines_break_after_line_ends_and_between_words():
-    texts = [*"one two", "⏎", *"three", " four"]
-    starts = script(f"hopPlayer.breaks({json.dumps(texts)}, 6)")
-    lines = ["".join(texts[a:b]) for a, b in zip(starts, [*starts[1:], None], strict=True)]
-    assert lines == ["one ", "two⏎", "three", " four"]
+    assert lines([*"one two", "⏎", *"three", " four"], 6) == ["one ", "two⏎", "three", " four"]
 
 
 def test_a_word_wider_than_a_line_is_broken_where_the_line_ends():
-    assert script(f"hopPlayer.breaks({json.dumps(list('abcdefghij'))}, 4)") == [0, 4, 8]
-    assert script("hopPlayer.breaks([], 4)") == [0]
+    assert lines(list("abcdefghij"), 4) == ["abcd", "efgh", "ij"]
+    assert lines([], 4) == [""]
+
+
+def test_lines_leave_room_for_the_widest_token_that_ever_stands_there():
+    assert lines(["a", " b", " c"], 8) == ["a b c"]
+    assert lines(["a", " b", " c"], 8, [4, 4, 2]) == ["a b", " c"]
+
+
+def test_the_widest_token_is_found_among_all_that_a_position_holds():
+    seen = {
+        "glow": 0.1,
+        "times": [0.2, 0.5],
+        "texts": ["a", "long", "é"],
+        "sequences": [
+            {"source": [0, MASKED, 2], "prompt": [], "hops": [0, 0, 1, 1, 0, 0, 1, 1, 1], "direction": "ltr"}
+        ],
+    }
+    assert script(f"hopPlayer.widths({json.dumps(seen)}, {json.dumps(seen['sequences'][0])})") == [4, 4, 1]
 
 
 def _symbol(token: int) -> str:

@@ -34,26 +34,33 @@ const hopPlayer = (() => {
     return MASK.repeat(end < 0 ? 1 : Math.min(WIDEST, Array.from(film.texts[end]).length));
   }
 
-  /** Positions at which lines of the finished text begin: what hops may then not move the lines around it. */
-  function breaks(texts, room) {
+  /** The most characters that each position ever holds. */
+  function widths(film, sequence) {
+    const end = final(sequence), hops = sequence.hops;
+    const size = (token, i) => Array.from(shown(film, token, end[i])).length;
+    const found = sequence.source.map(size);
+    for (let i = 0; i < hops.length; i += 3) {
+      found[hops[i + 1]] = Math.max(found[hops[i + 1]], size(hops[i + 2], hops[i + 1]));
+    }
+    return found;
+  }
+
+  /** Positions at which lines of the finished text begin. What hops never fits less, and moves no other line. */
+  function breaks(texts, widths, room) {
     const starts = [0];
-    let used = 0, blank = -1;
+    let used = 0, blank = 0;
     for (let i = 0; i < texts.length; i += 1) {
-      const width = Array.from(texts[i]).length;
-      if (used + width > room && i > starts[starts.length - 1]) {
-        const start = blank > starts[starts.length - 1] ? blank : i;
-        starts.push(start);
-        used = 0;
-        for (let j = start; j < i; j += 1) used += Array.from(texts[j]).length;
-        blank = -1;
+      const start = starts[starts.length - 1];
+      if (/^\s/.test(texts[i])) blank = i;
+      if (used + widths[i] > room && i > start) {
+        starts.push(blank > start ? blank : i);
+        used = widths.slice(starts[starts.length - 1], i).reduce((sum, width) => sum + width, 0);
       }
-      used += width;
+      used += widths[i];
       if (/\s$/.test(texts[i])) blank = i + 1;
-      else if (/^\s/.test(texts[i])) blank = i;
       if (texts[i].endsWith(ENDS) && i + 1 < texts.length) {
         starts.push(i + 1);
         used = 0;
-        blank = -1;
       }
     }
     return starts;
@@ -63,6 +70,7 @@ const hopPlayer = (() => {
     /** One sequence of a film, in its place on the page. */
     constructor(film, sequence, place, count) {
       Object.assign(this, { film, sequence, place, count, end: final(sequence), room: 0 });
+      this.widths = widths(film, sequence);
       this.spans = this.end.map(() => document.createElement("span"));
     }
 
@@ -75,7 +83,7 @@ const hopPlayer = (() => {
       const room = Math.max(8, Math.floor(this.place.clientWidth / (wide || 8)) - 1);
       if (room === this.room) return;
       this.room = room;
-      const starts = breaks(this.end.map((token) => shown(this.film, token, token)), room);
+      const starts = breaks(this.end.map((token) => shown(this.film, token, token)), this.widths, room);
       const lines = starts.map((start, i) => {
         const line = document.createElement("span");
         line.className = "hop-line";
@@ -162,5 +170,5 @@ const hopPlayer = (() => {
   if (typeof document !== "undefined") {
     document.querySelectorAll(".player").forEach((figure) => new Player(figure).start());
   }
-  return { standing, final, shown, breaks };
+  return { standing, final, shown, widths, breaks };
 })();
