@@ -7,7 +7,7 @@ samples, and compares.
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,8 @@ class Demo:
     folder: Path
     source_ppl: float
     rows: dict[str, Row]
+    corpus: Corpus | None = field(default=None, repr=False, compare=False)
+    """Of whose pairs a report can tell more."""
 
     def as_json(self) -> dict[str, Any]:
         facts = {"source_ppl": self.source_ppl, "samples": SAMPLES, "sampler_steps": SAMPLER_STEPS}
@@ -119,7 +121,7 @@ def run(
         for name, coupling in COUPLINGS.items():
             flow = Flow(source, coupling=coupling)
             rows[name] = _row(name, flow, corpus, folder / name, steps, seed, say, logger)
-    demo = Demo(folder, math.exp(source.entropy), rows)
+    demo = Demo(folder, math.exp(source.entropy), rows, corpus)
     atomic.write(folder / "demo.json", (json.dumps(demo.as_json(), indent=2, allow_nan=False) + "\n").encode())
     return demo
 
@@ -191,12 +193,12 @@ def _hops(subject: Subject, out: Generation, predicted: tuple[float, float], see
 
 
 def stories(demo: Demo) -> list[Story]:
-    """Both runs as a report tells them; their network is the demo's own."""
+    """Both runs as a report tells them; their network is the demo's own, and so is their text."""
     told = []
     for name in demo.rows:
         identity = read_recipe(demo.folder / name)["identity"]
         vocab = Vocab(data=identity["flow.source.vocab.data"], masks=identity["flow.source.vocab.masks"])
-        told.append(Story.load(demo.folder / name, model=Neighbours(vocab)))
+        told.append(Story.load(demo.folder / name, model=Neighbours(vocab), corpus=demo.corpus))
     return told
 
 

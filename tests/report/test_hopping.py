@@ -158,6 +158,28 @@ def test_a_damaged_checkpoint_is_named_in_a_sentence(words):
     assert "its checkpoint cannot be used" in said(section([Story.load(words)]))
 
 
+def test_a_network_of_ones_own_is_told_like_any_other(home, tmp_path):
+    """Its recipe names no text, and its file does not say how to build it: both are handed over."""
+    corpus = hf.data.load(home / "fox.txt", "char", 16)
+
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = torch.nn.Embedding(corpus.vocab_size, 8), torch.nn.Linear(8, corpus.vocab_size)
+
+        def forward(self, xt, t):
+            return self.head(self.table(xt))
+
+    flow = hf.Flow(hf.BagOfWords.fit(corpus.counts), coupling=hf.ExactOT(hf.Hamming()))
+    small = {"batch": 4, "ot_batch": 8, "workers": 0, "device": "cpu", "eval_rows": 0, "eval_samples": 0}
+    hf.train(Own(), flow, corpus, out=tmp_path / "own", steps=2, **small)
+    assert "pass it, from_pretrained" in said(section([Story.load(tmp_path / "own")]))
+    found = section([Story.load(tmp_path / "own", model=Own(), corpus=corpus)])
+    (table,) = blocks(found, Table)
+    assert table.rows[0][0] == "own"
+    assert "±" in table.rows[0][2]
+
+
 def test_without_its_text_jumps_are_counted_and_none_expected(words):
     story = Story.load(words)
     story = replace(story, recipe={**story.recipe, "data": str(words / "gone.txt")})

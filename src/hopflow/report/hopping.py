@@ -15,7 +15,7 @@ from .means import BINS, Means
 from .numbers import measured
 from .section import Block, Figure, Player, Prose, Samples, Section, Table
 from .story import Story
-from .trained import Trained, Unknown
+from .trained import Trained, because
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,8 +55,8 @@ class Told:
         journey = kept(story.folder, "hops", key, Journey, lambda: draw(trained))
         try:
             return cls(k, story, journey, kept(story.folder, "expected", key, Expected, lambda: expect(trained)))
-        except Unknown as reason:
-            return cls(k, story, journey, None, str(reason))
+        except (ValueError, OSError) as error:
+            return cls(k, story, journey, None, because(error))
 
 
 def section(stories: Sequence[Story]) -> Section | None:
@@ -66,8 +66,8 @@ def section(stories: Sequence[Story]) -> Section | None:
     for k, story in enumerate(stories):
         try:
             told.append(Told.of(k, story))
-        except Unknown as reason:
-            silent.append(f"{story.name}: nothing was drawn, since {reason}.")
+        except (ValueError, OSError) as error:
+            silent.append(f"{story.name}: nothing was drawn, since {because(error)}.")
     if not told:
         return Section("hops", TITLE, tuple(map(Prose, silent))) if silent else None
     blocks: list[Block] = [Prose(LEAD)]

@@ -13,7 +13,7 @@ from .matched import BATCHES, ROWS, SEED, Matched, pair
 from .numbers import measured
 from .section import Block, Figure, Prose, Section, Table
 from .story import Story
-from .trained import Trained, Unknown
+from .trained import Trained, because
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,8 +36,8 @@ def section(stories: Sequence[Story]) -> Section | None:
     for k, story in enumerate(stories):
         try:
             told.append((k, story, matched(story)))
-        except Unknown as reason:
-            silent.append(f"{story.name}: no batch was paired, since {reason}.")
+        except (ValueError, OSError) as error:
+            silent.append(f"{story.name}: no batch was paired, since {because(error)}.")
     blocks: list[Block] = [Prose(_lead(story, found)) for _, story, found in told]
     seen = [one for one in told if not one[2].flat]
     if seen:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from ..data import Corpus
 from ..evaluation import record
 from ..evaluation.compare import BITS, Side
 from ..evaluation.rows import Row
@@ -42,9 +43,17 @@ class Story:
     model: nn.Module | None = None
     """A network of the user's own, which no file can say how to build; its weights are in the checkpoint."""
     missing: tuple[str, ...] = ()
+    corpus: Corpus | None = None
+    """The text of a run whose recipe does not name one."""
 
     @classmethod
-    def load(cls, folder: Path | str, model: nn.Module | None = None, name: str | None = None) -> "Story":
+    def load(
+        cls,
+        folder: Path | str,
+        model: nn.Module | None = None,
+        name: str | None = None,
+        corpus: Corpus | None = None,
+    ) -> "Story":
         path = Path(folder)
         if not path.is_dir():
             raise FileNotFoundError(errno.ENOENT, "there is no such run", str(path))
@@ -74,6 +83,7 @@ class Story:
             step,
             model,
             tuple(what for what, found in known.items() if not found),
+            corpus,
         )
 
     @cached_property

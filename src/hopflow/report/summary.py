@@ -6,11 +6,19 @@ import torch
 
 from ..estimate import mean_and_error
 from ..evaluation.frontier import SAMPLES
-from ..evaluation.rows import Row
+from ..evaluation.rows import TRANSPORT, Row
 from .looks import WORDS, looks
 from .numbers import finite, lasting, measured, plain
 from .section import Block, Prose, Section, Table
 from .story import Story
+
+SAMPLED = {
+    (SAMPLES, "gen_ppl"): "generative perplexity",
+    (SAMPLES, "entropy_bits"): "entropy within a sample, bits",
+    (SAMPLES, "jumps"): "jumps per sample",
+    (TRANSPORT, "predicted_jumps"): "jumps predicted from pairs",
+}
+"""Of the samples' numbers those that are told first, by set and quantity."""
 
 
 def section(stories: Sequence[Story]) -> Section:
@@ -68,19 +76,19 @@ def _looks(story: Story) -> dict[str, str]:
 
 
 def _evaluated(story: Story) -> dict[str, str]:
-    """The likelihoods that an evaluation measured, and its samples; over steps, those with the most."""
+    """The likelihoods that an evaluation measured, and what its samples are like; over steps, those with the most."""
     found: dict[tuple[str, str, float | None], Row] = {}
     for row in sorted(story.rows, key=lambda row: row.more.get("steps") or 0):
         likelihood = row.unit == "ppl" and "ot_n" not in row.more
-        if likelihood or (row.quantity == "gen_ppl" and row.set == SAMPLES):
+        if likelihood or (row.set, row.quantity) in SAMPLED:
             found[row.set, row.quantity, row.eta] = row
     return {_name(row): measured(row.value, row.stderr, row.n) for row in found.values()}
 
 
 def _name(row: Row) -> str:
     sampler = row.more.get("sampler", "-")
-    if row.quantity == "gen_ppl":
-        return f"generative perplexity ({sampler})"
+    if (row.set, row.quantity) in SAMPLED:
+        return f"{SAMPLED[row.set, row.quantity]} ({sampler})"
     kind = "bound" if row.is_bound else "exact" if row.more.get("exact") else "no bound"
     return f"{row.quantity} on {row.set}, perplexity ({kind}; {sampler})"
 

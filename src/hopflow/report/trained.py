@@ -20,8 +20,8 @@ from ..training.problems import Draw, Problem
 from .story import Story
 
 
-class Unknown(Exception):
-    """Why something cannot be told of a run, in a sentence that a report can show."""
+class Unknown(ValueError):
+    """Why something cannot be told of a run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Trained:
         try:
             found = from_pretrained(newest(story.folder), device=choose_device("auto"), model=story.model)
         except (ValueError, OSError) as error:
-            raise Unknown(f"its checkpoint cannot be used: {_line(error)}") from None
+            raise Unknown(f"its checkpoint cannot be used: {because(error)}") from None
         if found.flow is None:
             raise Unknown("it is no flow: its network writes from left to right, and nothing hops")
         length = story.recipe.get("length") or story.identity.get("data.length")
@@ -63,12 +63,18 @@ class Trained:
     @cached_property
     def corpus(self) -> Corpus:
         """The text as it was trained on; nothing is fetched for it."""
-        keys, identity = self.story.recipe, self.story.identity
+        found = self._read() if self.story.corpus is None else self.story.corpus
+        if found.identity["train_sha256"] != self.story.identity.get("data.train_sha256"):
+            raise Unknown("its text is not what it was trained on any more")
+        return found
+
+    def _read(self) -> Corpus:
+        keys = self.story.recipe
         text = keys.get("data")
         if not isinstance(text, str) or text == "-":
             raise Unknown("its recipe does not name a text that could be read again")
         try:
-            found = data.load(
+            return data.load(
                 text,
                 keys.get("tokens", "char"),
                 self.length,
@@ -77,10 +83,7 @@ class Trained:
                 offline=True,
             )
         except (ValueError, OSError) as error:
-            raise Unknown(f"its text cannot be read here: {_line(error)}") from None
-        if found.identity["train_sha256"] != identity.get("data.train_sha256"):
-            raise Unknown(f"its text, {text}, is not what it was trained on any more")
-        return found
+            raise Unknown(f"its text cannot be read here: {because(error)}") from None
 
     @cached_property
     def table(self) -> Float[Tensor, "V D"] | None:
@@ -109,6 +112,7 @@ class Trained:
             index += 1
 
 
-def _line(error: BaseException) -> str:
+def because(error: ValueError | OSError) -> str:
+    """What was wrong, as part of a sentence that a report can show; a report tells what it can."""
     said = f"{error.strerror} ({os.fspath(error.filename)})" if isinstance(error, OSError) and error.filename else error
     return " ".join(str(said).split())
