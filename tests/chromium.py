@@ -67,6 +67,14 @@ CUT = """
 """
 """What cannot be seen at this width: it leaves the page or its drawing, or is hidden."""
 
+LETTERS = """
+() => [...document.querySelectorAll("svg text")].filter((text) => text.textContent.trim()).map((text) => {
+  const matrix = text.getScreenCTM();
+  return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(matrix.a, matrix.b);
+})
+"""
+"""Sizes of the letters of drawings as they are seen, in pixels."""
+
 
 def missing() -> str | None:
     """Why no page can be opened here, or None."""
@@ -110,6 +118,9 @@ class Visit:
 
     def cut(self) -> list[list[str]]:
         return list(self.run(CUT))
+
+    def letters(self) -> list[float]:
+        return list(self.run(LETTERS))
 
     def picture(self, name: str, selector: str | None = None) -> None:
         """Save what is seen, whole or of one element, where a folder for pictures is named."""
