@@ -11,6 +11,7 @@ from run_folders import LOOK, bound, coupled, frontier, make, step
 pytest.importorskip("matplotlib")
 
 from hopflow import report
+from hopflow.report.story import Story
 
 HOSTILE = [
     "<script>alert(1)</script></pre>",
@@ -139,6 +140,13 @@ def test_the_same_folder_gives_the_same_files(written, tmp_path):
     again = report.write(folders, tmp_path)
     for name in ("report.html", "report.md", "report.json", "report/loss.png", "report/loss.svg"):
         assert (again.parent / name).read_bytes() == (written.parent / name).read_bytes()
+
+
+def test_stories_are_told_apart_like_folders(tmp_path):
+    folders = [make(tmp_path / place / "run", metrics=[step(0)], rows=[bound()]) for place in ("x", "y")]
+    stories = report.told([Story.load(folders[0]), folders[1]])
+    assert [story.name for story in stories] == ["x/run", "y/run"]
+    assert [story.side.name for story in stories] == ["x/run", "y/run"]
 
 
 def test_a_run_of_a_hundred_thousand_logged_steps_makes_a_small_page(tmp_path):

@@ -34,6 +34,15 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         Story.load(tmp_path / "nowhere")
 
 
+def test_an_evaluation_that_cannot_be_read_or_is_of_another_recipe_is_left_out_and_named(tmp_path):
+    folder = make(tmp_path, metrics=[step(0)], recipe={"seed": 0}, rows=[bound(recipe_hash="of another run")])
+    story = Story.load(folder)
+    assert story.rows == []
+    assert any("all its rows speak of another recipe" in what for what in story.missing)
+    (folder / "eval.json").write_text("{")
+    assert any("cannot be read" in what for what in Story.load(folder).missing)
+
+
 def test_lines_that_were_cut_off_are_left_out(tmp_path):
     folder = make(tmp_path, metrics=[step(0)], samples=["whole"])
     with (folder / "samples.jsonl").open("a") as file:

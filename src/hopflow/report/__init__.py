@@ -15,7 +15,7 @@ from .compose import compose
 from .figures import standalone
 from .markdown import document
 from .page import page
-from .section import Figure, Section
+from .section import Block, Figure, Folded
 from .story import Story, named
 
 FILE, FIGURES = "report.html", "report"
@@ -33,7 +33,7 @@ def write(runs: Sequence[Told], out: Path | str | None = None) -> Path:
     report = compose(stories)
     drawings = folder / FIGURES
     drawings.mkdir(parents=True, exist_ok=True)
-    for figure in (figure for section in report.sections for figure in _figures(section)):
+    for figure in (figure for section in report.sections for figure in _figures(section.blocks)):
         atomic.write(drawings / f"{figure.name}.svg", standalone(figure).encode())
         atomic.write(drawings / f"{figure.name}.png", figure.png)
     text = json.dumps(report.as_json(), indent=1, allow_nan=False)
@@ -46,10 +46,11 @@ def write(runs: Sequence[Told], out: Path | str | None = None) -> Path:
 def told(runs: Sequence[Told]) -> list[Story]:
     """Their stories, each by a name of its own."""
     names = named([run.folder if isinstance(run, Story) else Path(run) for run in runs])
-    return [
-        run if isinstance(run, Story) else Story.load(run, name=name) for run, name in zip(runs, names, strict=True)
-    ]
+    stories = [run if isinstance(run, Story) else Story.load(run) for run in runs]
+    return [story.renamed(name) for story, name in zip(stories, names, strict=True)]
 
 
-def _figures(section: Section) -> list[Figure]:
-    return [block for block in section.blocks if isinstance(block, Figure)]
+def _figures(blocks: Sequence[Block]) -> list[Figure]:
+    """Also those that are folded."""
+    folded = [figure for block in blocks if isinstance(block, Folded) for figure in _figures(block.blocks)]
+    return [*(block for block in blocks if isinstance(block, Figure)), *folded]

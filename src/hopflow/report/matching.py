@@ -75,7 +75,7 @@ def _lead(story: Story, found: Matched) -> str:
 
 
 def _table(told: Sequence[Told]) -> Table:
-    head = ("run", "cost", "before", "after", "saved", "positions equal before", "after")
+    head = ("run", "cost", "paid before", "paid after", "saved", "equal before", "equal after")
     rows = tuple(
         (
             story.name,
@@ -86,7 +86,10 @@ def _table(told: Sequence[Told]) -> Table:
         )
         for _, story, found in told
     )
-    caption = f"Cost per sequence before and after the coupling; ± over n = {BATCHES} batches of the training text."
+    caption = (
+        f"Cost of a pair before and after the coupling, and the part of its positions at which both rows hold the same "
+        f"token; ± over n = {BATCHES} batches of the training text."
+    )
     return Table(head, rows, caption)
 
 

@@ -47,26 +47,20 @@ class Story:
     """The text of a run whose recipe does not name one."""
 
     @classmethod
-    def load(
-        cls,
-        folder: Path | str,
-        model: nn.Module | None = None,
-        name: str | None = None,
-        corpus: Corpus | None = None,
-    ) -> "Story":
+    def load(cls, folder: Path | str, model: nn.Module | None = None, corpus: Corpus | None = None) -> "Story":
         path = Path(folder)
         if not path.is_dir():
             raise FileNotFoundError(errno.ENOENT, "there is no such run", str(path))
         run = read_recipe(path) if is_run(path) else {}
         logged = metrics.read(path / "metrics.jsonl")
-        name = name or path.resolve().name
-        side, samples, (step, facts) = _measured(path, name), _samples(path / SAMPLES), _checkpoint(path)
+        name = path.resolve().name
+        (side, unread), samples, (step, facts) = _measured(path, name), _samples(path / SAMPLES), _checkpoint(path)
         if not (run or logged or side):
-            raise ValueError(f"{path} is not a run: it has neither recipe.json, nor metrics.jsonl, nor {record.FILE}")
+            raise ValueError(unread or f"{path} is not a run: it has no recipe.json, metrics.jsonl or {record.FILE}")
         known = {
             "recipe.json (what the run is)": run,
             "metrics.jsonl (how training went)": logged,
-            f"{record.FILE} (bounds and samples with their errors: `hopflow eval {path}`)": side,
+            f"{record.FILE} ({unread or 'bounds and samples with their errors'}: `hopflow eval {path}`)": side,
             f"{SAMPLES} (sequences that training drew)": samples,
             "a checkpoint": step is not None,
         }
@@ -85,6 +79,10 @@ class Story:
             tuple(what for what, found in known.items() if not found),
             corpus,
         )
+
+    def renamed(self, name: str) -> "Story":
+        """By another name, which tells it from other runs."""
+        return replace(self, name=name, side=self.side and replace(self.side, name=name))
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -148,8 +146,12 @@ def named(folders: Sequence[Path]) -> list[str]:
     raise ValueError("a run is named twice; each is told once")
 
 
-def _measured(folder: Path, name: str) -> Side | None:
-    return replace(Side.load(folder), name=name) if record.read(folder) else None
+def _measured(folder: Path, name: str) -> tuple[Side | None, str]:
+    """What was evaluated, or why that says nothing: it is damaged, or of a run that has changed since."""
+    try:
+        return (replace(Side.load(folder), name=name) if record.read(folder) else None), ""
+    except ValueError as error:
+        return None, str(error).partition("\n")[0]
 
 
 def _samples(file: Path) -> list[dict[str, Any]]:

@@ -82,7 +82,9 @@ def _evaluated(story: Story) -> dict[str, str]:
         likelihood = row.unit == "ppl" and "ot_n" not in row.more
         if likelihood or (row.set, row.quantity) in SAMPLED:
             found[row.set, row.quantity, row.eta] = row
-    return {_name(row): measured(row.value, row.stderr, row.n) for row in found.values()}
+    order = list(SAMPLED)
+    told = sorted(found.values(), key=lambda row: order.index(at) if (at := (row.set, row.quantity)) in SAMPLED else -1)
+    return {_name(row): measured(row.value, row.stderr, row.n) for row in told}
 
 
 def _name(row: Row) -> str:
