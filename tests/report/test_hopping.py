@@ -142,14 +142,19 @@ def test_other_weights_are_drawn_anew(words):
 # what cannot be told
 
 
-def test_without_a_checkpoint_it_says_so(words):
+def test_without_a_checkpoint_it_says_so_beside_a_run_that_has_one(home, words):
     shutil.rmtree(words / "checkpoints")
-    found = section([Story.load(words)])
-    assert (
-        said(found)
-        == "words: nothing was drawn, since it has no checkpoint, and without a network nothing can be drawn."
-    )
-    assert len(found.blocks) == 1
+    found = section([Story.load(words), Story.load(home / "masks")])
+    assert "words: nothing was drawn, since it has no checkpoint" in said(found)
+    (table,) = blocks(found, Table)
+    assert [row[0] for row in table.rows] == ["masks"]
+
+
+def test_where_no_run_has_a_checkpoint_the_summary_says_so_and_there_is_no_section(words):
+    shutil.rmtree(words / "checkpoints")
+    story = Story.load(words)
+    assert section([story]) is None
+    assert any("checkpoint" in what for what in story.missing)
 
 
 def test_a_damaged_checkpoint_is_named_in_a_sentence(words):

@@ -17,14 +17,19 @@ def test_a_whole_folder_is_told_whole(tmp_path):
     assert [row.quantity for row in story.rows] == ["b0"]
     assert [sample["text"] for sample in story.samples] == ["one", "two"]
     assert [str(look) for look in looks(story, "b0")] == ["20.00 ± 0.50 (n = 64)"]
-    assert story.missing == ("a checkpoint",)
+    assert story.missing == ("checkpoint (a network, from which sequences could be drawn)",)
 
 
 def test_what_a_folder_lacks_is_empty_and_named(tmp_path):
     story = Story.load(make(tmp_path / "bare", metrics=[step(0)]))
     assert story.rows == story.samples == looks(story, "b0") == []
     assert story.tokens is None
-    assert [what.partition(" ")[0] for what in story.missing] == ["recipe.json", "eval.json", "samples.jsonl", "a"]
+    assert [what.partition(" ")[0] for what in story.missing] == [
+        "recipe.json",
+        "eval.json",
+        "samples.jsonl",
+        "checkpoint",
+    ]
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):

@@ -60,7 +60,9 @@ class Told:
 
 
 def section(stories: Sequence[Story]) -> Section | None:
-    """Players, counts and curves of every run with a network; a sentence on each of the others."""
+    """Players, counts and curves of every run with a network, a sentence on each of the others; None where none has."""
+    if all(story.checkpoint is None for story in stories):
+        return None
     told: list[Told] = []
     silent: list[str] = []
     for k, story in enumerate(stories):
@@ -69,7 +71,7 @@ def section(stories: Sequence[Story]) -> Section | None:
         except (ValueError, OSError) as error:
             silent.append(f"{story.name}: nothing was drawn, since {because(error)}.")
     if not told:
-        return Section("hops", TITLE, tuple(map(Prose, silent))) if silent else None
+        return Section("hops", TITLE, tuple(map(Prose, silent)))
     blocks: list[Block] = [Prose(LEAD)]
     for one in told:
         blocks += _player(one, named=len(stories) > 1)

@@ -30,7 +30,9 @@ Told = tuple[int, Story, Matched]
 
 
 def section(stories: Sequence[Story]) -> Section | None:
-    """One table; of each run its first batch. Runs whose text is not at hand are named with the reason."""
+    """One table; of each run its first batch, or why there is none. None where no run has a network."""
+    if all(story.checkpoint is None for story in stories):
+        return None
     told: list[Told] = []
     silent: list[str] = []
     for k, story in enumerate(stories):
@@ -45,7 +47,7 @@ def section(stories: Sequence[Story]) -> Section | None:
     for k, story, found in seen:
         blocks += [_picture(k, story, found), _histogram(k, story, found)]
     blocks += map(Prose, silent)
-    return Section("coupling", TITLE, tuple(blocks)) if blocks else None
+    return Section("coupling", TITLE, tuple(blocks))
 
 
 def matched(story: Story) -> Matched:

@@ -62,7 +62,7 @@ class Story:
             "metrics.jsonl (how training went)": logged,
             f"{record.FILE} ({unread or 'bounds and samples with their errors'}: `hopflow eval {path}`)": side,
             f"{SAMPLES} (sequences that training drew)": samples,
-            "a checkpoint": step is not None,
+            "checkpoint (a network, from which sequences could be drawn)": step is not None,
         }
         return cls(
             path,
