@@ -53,8 +53,10 @@ class Told:
         trained = Trained.load(story)
         key = {"weights": trained.weights, "steps": STEPS, "seed": SEED, "bins": BINS}
         journey = kept(story.folder, "hops", key, Journey, lambda: draw(trained))
+        key["steps"] = len(journey.times) - 1
         try:
-            return cls(k, story, journey, kept(story.folder, "expected", key, Expected, lambda: expect(trained)))
+            expected = kept(story.folder, "expected", key, Expected, lambda: expect(trained, journey.times))
+            return cls(k, story, journey, expected)
         except (ValueError, OSError) as error:
             return cls(k, story, journey, None, because(error))
 
