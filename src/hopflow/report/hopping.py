@@ -104,7 +104,7 @@ def _table(told: Sequence[Told]) -> Table:
     rows = tuple(
         (
             one.story.name,
-            measured(*one.journey.jumps, one.journey.n),
+            _counted(one.journey),
             _expected(one.expected),
             f"{one.journey.length:,}",
             one.journey.sampler,
@@ -120,6 +120,11 @@ def _table(told: Sequence[Told]) -> Table:
         if one.expected and one.expected.rows < one.expected.trained:
             caption += f" {one.story.name} was trained with batches of {one.expected.trained:,}, which save more."
     return Table(head, rows, caption)
+
+
+def _counted(found: Journey) -> str:
+    """One sequence has no error."""
+    return measured(*found.jumps, found.n) if found.n > 1 else f"{found.jumps[0]:,g} (n = 1)"
 
 
 def _expected(found: Expected | None) -> str:
