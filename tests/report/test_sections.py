@@ -35,7 +35,7 @@ def cells(table):
 
 def test_a_run_with_one_logged_step_has_a_summary_a_curve_and_a_way_to_repeat_it(told):
     report = compose(told({"metrics": [step(0)]}))
-    assert [section.anchor for section in report.sections] == ["summary", "training", "repeat"]
+    assert [section.anchor for section in report.sections] == ["summary", "training", "hops", "coupling", "repeat"]
 
 
 def test_the_summary_gives_every_number_its_error_and_n(told):
@@ -106,9 +106,17 @@ def test_quality_tells_runs_and_temperatures_apart(told):
     ]
 
 
+def test_one_number_of_steps_makes_no_curve(told):
+    section = quality.section(told({"rows": [sampled("entropy_bits", 4.0, 16)]}))
+    assert of(section, Figure) == []
+    assert "steps=8,16,32" in of(section, Prose)[1].text
+    assert of(section, Table)[0].rows[0][:3] == ("η = 0, 16 steps", "1", "4.0 ± 1.0")
+
+
 def test_quality_without_a_judge_or_with_a_causal_network_is_drawn_too(told):
     causal = sampled("entropy_bits", 4.0, 0) | {"steps": None, "eta": None, "sampler": "left to right"}
-    section = quality.section(told({"rows": [causal]}))
+    flow = [sampled("entropy_bits", 4.0, steps) for steps in (8, 16)]
+    section = quality.section(told({"rows": [causal]}, {"rows": flow}))
     assert [figure.name for figure in of(section, Figure)] == ["entropy"]
     assert "No judge" in of(section, Prose)[0].text
     assert quality.section(told({"rows": [bound()]})) is None

@@ -17,7 +17,9 @@ def section(stories: Sequence[Story]) -> Section | None:
     found = Comparison(tuple(story.side for story in told if story.side is not None))
     lines = [line for line in found.lines if shown(line, found)]
     blocks: list[Block] = [
-        Prose(f"Differences are taken from {told[0].name}, each with its error, and in brackets how many errors it is.")
+        Prose(
+            f"Differences are taken from {told[0].name}, each with its error; in brackets how many errors it is from 0."
+        )
     ]
     for name in dict.fromkeys(line.place["set"] for line in lines):
         here = [line for line in lines if line.place["set"] == name]

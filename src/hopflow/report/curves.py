@@ -53,11 +53,14 @@ def _loss(stories: Sequence[Story]) -> Figure | None:
         figures.legend(axes)
 
     thinned = any(series.thinned for _, _, series, _ in told)
-    said = ["Pale: logged steps" + (", with the least and the greatest of neighbours" if thinned else "")]
-    if any(trend is not None for *_, trend in told):
-        said.append("Bold: means of windows of logged steps, ± one standard error")
-    data = {story.name: series.as_json() for _, story, series, _ in told}
-    return figures.drawn("loss", f"Loss of the training batches, nats per token. {'. '.join(said)}.", paint, data=data)
+    logged = "logged steps" + (", with the least and the greatest of neighbours" if thinned else "")
+    windows = any(trend is not None for *_, trend in told)
+    lines = f"Pale: {logged}; bold: means of windows of them, ± one standard error" if windows else f"Line: {logged}"
+    data = {
+        story.name: {**series.as_json(), **({} if trend is None else {"trend": trend.as_json()})}
+        for _, story, series, trend in told
+    }
+    return figures.drawn("loss", f"Loss of the training batches, nats per token. {lines}.", paint, data=data)
 
 
 def _look(stories: Sequence[Story], quantity: str) -> Figure | None:

@@ -30,9 +30,11 @@ def section(stories: Sequence[Story]) -> Section | None:
         return None
     judges = dict.fromkeys(str(row.more["judge_hash"]) for s in stories for row in s.rows if "judge_hash" in row.more)
     blocks: list[Block] = [_protocol(stories, list(judges))]
-    for judge in judges:
-        blocks.append(_figure(stories, "gen_ppl", judge, f"quality-{judge[:6]}"))
-    blocks.append(_figure(stories, "entropy_bits", None, "entropy"))
+    if len({row.more.get("steps") for story in stories for row in _samples(story.rows)}) > 1:
+        blocks += [_figure(stories, "gen_ppl", judge, f"quality-{judge[:6]}") for judge in judges]
+        blocks.append(_figure(stories, "entropy_bits", None, "entropy"))
+    else:
+        blocks.append(Prose("Only one number of steps was measured; `hopflow eval RUN steps=8,16,32` makes a curve."))
     return Section("quality", "Steps against quality", (*blocks, *(_table(story) for story in stories if story.rows)))
 
 

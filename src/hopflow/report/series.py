@@ -31,7 +31,9 @@ class Series:
 
     def as_json(self) -> dict[str, Any]:
         content = {"steps": self.steps.tolist(), "mean": self.mean.tolist(), "count": self.count}
-        return {**content, "low": self.low.tolist(), "high": self.high.tolist()} if self.thinned else content
+        if not self.thinned:
+            return content
+        return {**content, "low": self.low.tolist(), "high": self.high.tolist(), "stderr": self.error.tolist()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,7 +60,7 @@ def _loss(story: Story) -> dict[str, str]:
     if len(last) == 1:
         return {"loss, nats per token": f"{last[0]:.4g} (n = 1 batch)"}
     mean, error = mean_and_error(torch.tensor(last, dtype=torch.float64))
-    return {"loss, nats per token": f"{measured(mean, error)} (n = {len(last)} batches, the last)"}
+    return {"loss, nats per token": f"{measured(mean, error)} (n = {len(last):,} batches, the last)"}
 
 
 def _looks(story: Story) -> dict[str, str]:
