@@ -223,12 +223,12 @@ def test_the_widest_token_is_found_among_all_that_a_position_holds():
     seen = {
         "glow": 0.1,
         "times": [0.2, 0.5],
-        "texts": ["a", "long", "é"],
+        "texts": ["a", "long", "é世"],
         "sequences": [
             {"source": [0, MASKED, 2], "prompt": [], "hops": [0, 0, 1, 1, 0, 0, 1, 1, 1], "direction": "ltr"}
         ],
     }
-    assert script(f"hopPlayer.widths({json.dumps(seen)}, {json.dumps(seen['sequences'][0])})") == [4, 4, 1]
+    assert script(f"hopPlayer.widths({json.dumps(seen)}, {json.dumps(seen['sequences'][0])})") == [4, 4, 3]
 
 
 def _symbol(token: int) -> str:

@@ -38,13 +38,20 @@ def home(tmp_path_factory):
 def few(request, monkeypatch):
     """Sequences, however fast this machine is; those that ask how many can be had find out."""
     if "call" not in request.fixturenames:
-        monkeypatch.setattr(journey, "affordable", lambda model, rows: 12)
+        monkeypatch.setattr(journey, "affordable", lambda model, rows: (12, journey.STEPS))
 
 
 @pytest.fixture
 def words(home, tmp_path):
     """A copy that a test may change, and that has not been reported on."""
     return shutil.copytree(home / "words", tmp_path / "words", ignore=shutil.ignore_patterns(FILE))
+
+
+TIMES = tuple(step / journey.STEPS for step in range(journey.STEPS + 1))
+
+
+def flat(xt: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(*xt.shape, 2)
 
 
 def blocks(found, kind):
@@ -89,7 +96,7 @@ def test_the_numbers_are_those_of_the_sequences_that_generate_draws(home):
 
 def test_what_is_expected_is_what_training_predicts_of_the_same_pairs(home):
     trained = Trained.load(Story.load(home / "words"))
-    found = expect(trained)
+    found = expect(trained, TIMES)
 
     def rows(index: int):
         return trained.corpus.batch(0, 8 * index, 8)
@@ -103,7 +110,7 @@ def test_what_is_expected_is_what_training_predicts_of_the_same_pairs(home):
 def test_from_masks_every_position_hops_once_and_no_text_is_needed(home, monkeypatch):
     story = Story.load(home / "masks")
     without_text = replace(story, recipe={**story.recipe, "data": "-"})
-    found = expect(Trained.load(without_text))
+    found = expect(Trained.load(without_text), TIMES)
     assert found.jumps == (16.0, 0.0)
     assert found.batches == 0
     assert hopping.Told.of(0, story).journey.jumps == (16.0, 0.0)
@@ -198,7 +205,7 @@ def test_a_text_that_changed_is_not_taken_for_the_one_of_the_training(words):
     story = Story.load(words)
     story = replace(story, identity={**story.identity, "data.train_sha256": "another"})
     with pytest.raises(Unknown, match="is not what it was trained on any more"):
-        expect(Trained.load(story))
+        expect(Trained.load(story), TIMES)
 
 
 def test_a_network_that_gives_nan_is_told_in_a_sentence(words, monkeypatch):
@@ -213,17 +220,17 @@ def test_a_network_that_gives_nan_is_told_in_a_sentence(words, monkeypatch):
     assert "nothing was drawn, since the network gave NaN" in said(section([Story.load(words)]))
 
 
-@pytest.mark.parametrize(("call", "n"), [(1e-4, 64), (0.05, 5), (1.0, 1)])
-def test_as_many_sequences_are_drawn_as_there_is_time_for(monkeypatch, call, n):
+@pytest.mark.parametrize(("call", "n", "steps"), [(4e-4, 64, 32), (0.05, 5, 32), (0.5, 1, 32), (2.0, 1, 8)])
+def test_as_many_sequences_are_drawn_as_there_is_time_for(monkeypatch, call, n, steps):
     monkeypatch.setattr(journey, "_seconds", lambda work: call)
-    assert journey.affordable(lambda xt, t: torch.zeros(*xt.shape, 3), torch.zeros(4, 5, dtype=torch.long)) == n
+    assert journey.affordable(flat, torch.zeros(4, 5, dtype=torch.long)) == (n, steps)
 
 
 @pytest.mark.parametrize("call", [60.0])
 def test_a_network_that_would_take_all_day_is_not_asked(monkeypatch, call):
     monkeypatch.setattr(journey, "_seconds", lambda work: call)
     with pytest.raises(Unknown, match="would take about 480 s here"):
-        journey.affordable(lambda xt, t: torch.zeros(*xt.shape, 3), torch.zeros(4, 5, dtype=torch.long))
+        journey.affordable(flat, torch.zeros(4, 5, dtype=torch.long))
 
 
 # small things
@@ -241,9 +248,7 @@ def test_bins_cover_every_position_once(length):
 def test_a_single_sequence_of_a_single_token_is_a_journey():
     letters = Characters("ab")
     flow = hf.Flow(hf.Mask(hf.Vocab(2, 1)))
-    out = hf.generate(
-        lambda xt, t: torch.zeros(*xt.shape, 2), flow, n=1, length=1, steps=journey.STEPS, trajectory=True
-    )
+    out = hf.generate(flat, flow, n=1, length=1, steps=journey.STEPS, trajectory=True)
     found = Journey.of(out, letters, 2, "float32")
     assert found.by_position == Means((1.0,), (0.0,))
     assert sum(found.by_step.mean) == 1

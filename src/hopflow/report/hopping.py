@@ -53,8 +53,10 @@ class Told:
         trained = Trained.load(story)
         key = {"weights": trained.weights, "steps": STEPS, "seed": SEED, "bins": BINS}
         journey = kept(story.folder, "hops", key, Journey, lambda: draw(trained))
+        key["steps"] = len(journey.times) - 1
         try:
-            return cls(k, story, journey, kept(story.folder, "expected", key, Expected, lambda: expect(trained)))
+            expected = kept(story.folder, "expected", key, Expected, lambda: expect(trained, journey.times))
+            return cls(k, story, journey, expected)
         except (ValueError, OSError) as error:
             return cls(k, story, journey, None, because(error))
 
@@ -102,7 +104,7 @@ def _table(told: Sequence[Told]) -> Table:
     rows = tuple(
         (
             one.story.name,
-            measured(*one.journey.jumps, one.journey.n),
+            _counted(one.journey),
             _expected(one.expected),
             f"{one.journey.length:,}",
             one.journey.sampler,
@@ -118,6 +120,11 @@ def _table(told: Sequence[Told]) -> Table:
         if one.expected and one.expected.rows < one.expected.trained:
             caption += f" {one.story.name} was trained with batches of {one.expected.trained:,}, which save more."
     return Table(head, rows, caption)
+
+
+def _counted(found: Journey) -> str:
+    """One sequence has no error."""
+    return measured(*found.jumps, found.n) if found.n > 1 else f"{found.jumps[0]:,g} (n = 1)"
 
 
 def _expected(found: Expected | None) -> str:

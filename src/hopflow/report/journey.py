@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..estimate import mean_and_error
@@ -18,7 +18,8 @@ from .film import film
 from .means import Means, binned, width
 from .trained import Trained, Unknown
 
-STEPS, SEED = 32, 0
+STEPS, FEWER, SEED = 32, 8, 0
+"""Euler steps, and those of a slow network."""
 MOST, SECONDS, PATIENCE = 64, 2.0, 20.0
 """Sequences that are drawn: as many as take so long, and at least one if that is not beyond all patience."""
 
@@ -66,8 +67,9 @@ class Journey:
 
 def draw(trained: Trained) -> Journey:
     """Sequences of the run's own length; how many, the clock decides."""
-    n = affordable(trained.model, trained.flow.source.sample(4, trained.length, generator=_generator()))
-    out = generate(trained.model, trained.flow, n=n, length=trained.length, steps=STEPS, trajectory=True, seed=SEED)
+    some = trained.flow.source.sample(4, trained.length, generator=torch.Generator().manual_seed(SEED))
+    n, steps = affordable(trained.model, some)
+    out = generate(trained.model, trained.flow, n=n, length=trained.length, steps=steps, trajectory=True, seed=SEED)
     return Journey.of(out, trained.tokenizer, trained.flow.vocab.data, trained.dtype)
 
 
@@ -79,23 +81,21 @@ def hops_by_step(out: Generation, times: Float[Tensor, " N1"]) -> Float[Tensor, 
     return counts.index_put((out.hops.row.cpu(), step), torch.ones((), dtype=torch.float64), accumulate=True)
 
 
-def affordable(model: Network, rows: Tensor) -> int:
-    """Sequences that can be drawn in time, by what the network takes for these rows, asked once in each step."""
+def affordable(model: Network, rows: Int[Tensor, "n L"]) -> tuple[int, int]:
+    """Sequences that can be drawn in time, and in how many steps, by what the network takes for these rows."""
     there = home(model)
     rows, t = rows.to(there), torch.full((len(rows),), 0.5, dtype=clock_dtype(model), device=there)
-    with resting(model):  # the first call prepares what later ones use, and other programs come between
-        call = min(_seconds(lambda: float(model(rows, t).sum())) for _ in range(3))
-    each = STEPS * call / len(rows)
-    if each > PATIENCE:
-        raise Unknown(f"to draw one sequence with its network would take about {each:.0f} s here")
-    return max(1, min(MOST, int(SECONDS / each)))
+    with resting(model):
+        call = _seconds(lambda: float(model(rows[:1], t[:1]).sum()))
+        if call * STEPS < PATIENCE:  # the first call prepares what later ones use, and other programs come between
+            call = min(_seconds(lambda: float(model(rows, t).sum())) for _ in range(3)) / len(rows)
+    for steps in (STEPS, FEWER):
+        if call * steps <= PATIENCE:
+            return max(1, min(MOST, int(SECONDS / (call * steps)))), steps
+    raise Unknown(f"to draw one sequence with its network would take about {call * FEWER:.0f} s here")
 
 
 def _seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(SEED)

@@ -34,10 +34,13 @@ const hopPlayer = (() => {
     return MASK.repeat(end < 0 ? 1 : Math.min(WIDEST, Array.from(film.texts[end]).length));
   }
 
-  /** The most characters that each position ever holds. */
+  const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
+
+  /** The most room that each position ever takes, in letters; some scripts take two each. */
   function widths(film, sequence) {
     const end = final(sequence), hops = sequence.hops;
-    const size = (token, i) => Array.from(shown(film, token, end[i])).length;
+    const size = (token, i) => Array.from(shown(film, token, end[i]))
+      .reduce((sum, letter) => sum + (WIDE.test(letter) ? 2 : 1), 0);
     const found = sequence.source.map(size);
     for (let i = 0; i < hops.length; i += 3) {
       found[hops[i + 1]] = Math.max(found[hops[i + 1]], size(hops[i + 2], hops[i + 1]));

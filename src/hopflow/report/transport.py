@@ -66,7 +66,10 @@ def _costs(told: list[Told]) -> Figure:
             shade, coupled, independent = figures.colour(run.place), run.series[COUPLED], run.series[INDEPENDENT]
             for series in (independent, coupled):
                 figures.band(axes, series, shade)
-            axes.plot(independent.steps, independent.mean, color=shade, linestyle=(0, (4, 2)), linewidth=1.1)
+            marker = "." if independent.count == 1 else None
+            axes.plot(
+                independent.steps, independent.mean, color=shade, linestyle=(0, (4, 2)), linewidth=1.1, marker=marker
+            )
             figures.line(axes, coupled.steps, coupled.mean, run.place, legible(run.story.name))
         kinds = {str(run.story.identity.get("flow.coupling.cost.kind", "")) for run in told}
         axes.set_ylabel(f"cost per pair, {kinds.pop()}" if len(kinds) == 1 and kinds != {""} else "cost per pair")
