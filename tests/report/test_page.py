@@ -1,12 +1,13 @@
 """The page: one file that asks for nothing, holds every number of report.json, and shows any text as it is."""
 
 import json
+import random
 import re
 from html.parser import HTMLParser
 
 import pytest
 
-from run_folders import LOOK, bound, coupled, frontier, make, step
+from run_folders import LOOK, OT, bound, coupled, frontier, make, step
 
 pytest.importorskip("matplotlib")
 
@@ -140,6 +141,18 @@ def test_the_same_folder_gives_the_same_files(written, tmp_path):
     again = report.write(folders, tmp_path)
     for name in ("report.html", "report.md", "report.json", "report/loss.png", "report/loss.svg"):
         assert (again.parent / name).read_bytes() == (written.parent / name).read_bytes()
+
+
+ODD = [None, True, "x", [], {}, -1, 0, 10**400, 1e149, -1e308, float("nan"), float("inf"), 5, 2.5]
+KEYS = ("loss", "seconds", "b0_ppl", "b0_se", "b0_n", "jumps", "jumps_se", "jumps_n", "precision", "ot_cost", *OT)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_metrics_of_any_kind_make_a_page(tmp_path, seed):
+    dice = random.Random(seed)
+    rows = [{"step": i, **{key: dice.choice(ODD) for key in KEYS if dice.random() < 0.8}} for i in range(3 + 40 * seed)]
+    folder = make(tmp_path / "odd", metrics=rows, samples=["", "\x00"])
+    json.loads(report.write([folder]).with_name("report.json").read_text(), parse_constant=pytest.fail)
 
 
 def test_stories_are_told_apart_like_folders(tmp_path):

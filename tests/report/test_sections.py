@@ -35,7 +35,7 @@ def cells(table):
 
 def test_a_run_with_one_logged_step_has_a_summary_a_curve_and_a_way_to_repeat_it(told):
     report = compose(told({"metrics": [step(0)]}))
-    assert [section.anchor for section in report.sections] == ["summary", "training", "hops", "coupling", "repeat"]
+    assert [section.anchor for section in report.sections] == ["summary", "training", "repeat"]
 
 
 def test_the_summary_gives_every_number_its_error_and_n(told):

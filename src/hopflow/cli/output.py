@@ -22,7 +22,8 @@ def console(stderr: bool = False) -> "Console":
     from rich.console import Console
 
     screen = Console(stderr=stderr, highlight=False)
-    if not screen.is_terminal:
+    if not screen.file.isatty():  # FORCE_COLOR asks for colours there, not for bars that move
+        screen.is_interactive = False
         screen.width = 200  # a pipe has no width: keep one finding on one line
     return screen
 
@@ -50,7 +51,7 @@ def progress_line() -> Iterator[Callable[[str], None]]:
     from rich.markup import escape
 
     screen = console(stderr=True)
-    if not screen.is_terminal:
+    if not screen.is_interactive:
         with lines() as say:
             yield say
         return
@@ -152,7 +153,7 @@ def box(screen: "Console", title: str, rows: Mapping[str, str]) -> None:
     from rich.panel import Panel
     from rich.table import Table
 
-    if not screen.is_terminal:
+    if not screen.is_interactive:
         width = max(map(len, rows)) + 3
         for name, value in rows.items():
             screen.print(f"{name}:".ljust(width) + value, markup=False, soft_wrap=True)

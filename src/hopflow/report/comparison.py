@@ -24,7 +24,7 @@ def section(stories: Sequence[Story]) -> Section | None:
     for name in dict.fromkeys(line.place["set"] for line in lines):
         here = [line for line in lines if line.place["set"] == name]
         table = _table(here, found.runs, name)
-        likelihood = any(row.unit == "ppl" for row in here[0].rows.values())
+        likelihood = any(row.unit == "ppl" and row.quantity != "gen_ppl" for row in here[0].rows.values())
         blocks.append(table if likelihood else Folded(f"{len(here)} numbers of {name}", (table,)))
     if found.matches:
         rows = tuple((point_of(match.at), str(match)) for match in found.matches)

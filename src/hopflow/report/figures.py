@@ -23,7 +23,7 @@ INK, SOFT, GRID = "#23272e", "#5d6570", "#dfe3e8"
 CYCLE = ("#2a6fbb", "#d0620f", "#178568", "#b3478f", "#8a6d0b", "#4f4fc4", "#a8323e", "#3a8fa8")
 """Run k has colour k everywhere; told apart by eyes of every kind, on white and, as the page changes them, on black."""
 VARIABLES = {INK: "--ink", SOFT: "--soft", GRID: "--grid", **{hexa: f"--c{k}" for k, hexa in enumerate(CYCLE)}}
-WIDTH, HEIGHT = 5.2, 3.1
+WIDTH, HEIGHT = 4.6, 2.9
 """Inches of one panel; text of 9 points is then readable in half a page and on a phone."""
 DPI = 160
 FEW, MANY = 12, 40
@@ -171,6 +171,9 @@ def step_axis(axes: "Axes") -> None:
 
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
+    low, high = axes.get_xlim()
+    if high - low < 1:  # a single step, which would be named at every tick
+        axes.set_xlim(low - 1, high + 1)
     axes.set_xlabel("step")
 
 

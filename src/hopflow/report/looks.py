@@ -33,6 +33,6 @@ def looks(story: Story, quantity: str) -> list[Look]:
     found = []
     for row in story.having(COLUMNS[quantity]):
         value, error, n = row[COLUMNS[quantity]], row.get(f"{quantity}_se"), row.get(f"{quantity}_n")
-        if finite(value) and finite(error):
+        if finite(value) and finite(error) and error >= 0:
             found.append(Look(int(row["step"]) + 1, float(value), float(error), int(n) if finite(n) else None))
     return found

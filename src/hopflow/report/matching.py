@@ -118,7 +118,7 @@ def _picture(k: int, story: Story, found: Matched) -> Figure:
 
     name = f"coupling_{k}"
     caption = f"{story.name}: {MATRIX} {found.rows} rows."
-    return figures.drawn(name, caption, paint, panels=2, height=4.3, data={story.name: asdict(found)})
+    return figures.drawn(name, caption, paint, panels=2, width=5.2, height=4.3, data={story.name: asdict(found)})
 
 
 def _histogram(k: int, story: Story, found: Matched) -> Figure:

@@ -3,6 +3,9 @@
 import math
 from typing import TypeGuard
 
+GREATEST = 1e150
+"""Beyond it, squares are no numbers any more."""
+
 
 def measured(value: int | float, error: int | float, n: int | None = None, unit: str = "") -> str:
     """24.31 ± 0.53 (n = 64): as many digits as the error can bear."""
@@ -13,8 +16,8 @@ def measured(value: int | float, error: int | float, n: int | None = None, unit:
 
 
 def finite(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number that can be drawn and written."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a number that can be drawn and written; JSON knows integers that no float can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= GREATEST
 
 
 def plain(value: int | float) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from .numbers import finite
+
 MOST = 600
 """Points beyond which neighbours are drawn as one."""
 WINDOWS, FEWEST = 40, 8
@@ -47,10 +49,10 @@ class Column:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], key: str) -> "Column":
-        pairs = [(row["step"] + 1, row[key]) for row in rows if isinstance(row.get(key), int | float)]
+        numbers = [row for row in rows if isinstance(row.get(key), int | float)]
+        pairs = [(row["step"] + 1, row[key]) for row in numbers if finite(row[key])]
         steps, values = np.array(pairs, dtype=float).reshape(-1, 2).T
-        sound = np.isfinite(values)
-        return cls(steps[sound], values[sound], int((~sound).sum()))
+        return cls(steps, values, len(numbers) - len(pairs))
 
     def series(self, most: int = MOST) -> Series:
         """A point for every value, or for as many neighbours as it takes to have no more than `most`."""
