@@ -14,6 +14,7 @@ LAYERS = (
         "atomic",
         "hints",
         "storage",
+        "symbols",
         "vocab",
         "schedules",
         "network",

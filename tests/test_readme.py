@@ -113,6 +113,14 @@ def test_the_sampling_guide_runs_from_top_to_bottom(book, monkeypatch, capsys):
     ]
 
 
+def test_the_guide_to_reports_runs_from_top_to_bottom(book, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    namespace = follow("report.md", monkeypatch, capsys)
+    assert namespace["page"] == Path("side_by_side/report.html")
+    assert "Side by side" not in namespace["page"].read_text()  # only one of them was evaluated
+    assert "Steps against quality" in Path("runs/my_book/report.html").read_text()
+
+
 def test_the_sampling_guide_names_every_setting_and_field(book, monkeypatch, capsys):
     text = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
     assert [key for key in KEYS if not re.search(rf"`?{key}(=|`|\b)", text)] == []

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from . import data as data
     from . import exact as exact
     from . import recipes as recipes
+    from . import report as report
     from .bounds import coupled_bound as coupled_bound
     from .bounds import coupled_number as coupled_number
     from .bounds import kappa_bound as kappa_bound
@@ -173,7 +174,7 @@ _HOME = {
     "save_pretrained": "pretrained",
     "from_pretrained": "pretrained",
 }
-_SUBMODULES = ("data", "exact", "recipes")
+_SUBMODULES = ("data", "exact", "recipes", "report")
 
 
 def __getattr__(name: str) -> Any:

@@ -76,6 +76,17 @@ def test_a_run_goes_on_with_another_number_of_processes_and_is_given_the_same(fo
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
 
 
+def test_the_first_process_speaks_for_all_and_the_others_say_that_they_are_there(fox, tmp_path):
+    first, second = start(fox, tmp_path / "run", 2, "coupling=independent", "steps=3")
+    assert (first.wait(), second.wait()) == (0, 0), first.said + second.said
+    assert first.said.count("nats per token") == 1
+    assert [line.partition("  ")[0] for line in first.said.splitlines() if "loss " in line] == [
+        f"step {n}/3" for n in (1, 2, 3)
+    ]
+    told = [line for line in second.said.splitlines() if "Gloo" not in line]  # its own word on connections
+    assert [line.partition("  ")[0] for line in told] == [f"rank 1: step {n}/3" for n in (1, 2, 3)]
+
+
 def lose(fox: str, out: Path, victim: int, after: int, world: int = 2) -> None:
     """Kill one process of a run: the others leave within the time, and one process alone goes on."""
     commands = start(fox, out, world, "coupling=exact", "steps=100000")

@@ -100,6 +100,7 @@ class Pairing:
         self._transport = _transport(flow.coupling)
         self._batches, self._groups = batches, groups
         self._jobs: dict[int, Job] = {}
+        self._past: dict[int, Job] = {}
         self._sheets: list[Sheet] = []
         self._sides: dict[torch.device, crossings.Side] = {}
         self._closed = False
@@ -155,14 +156,15 @@ class Pairing:
     def state_dict(self) -> dict[str, Tensor]:
         """What later pairs need besides the seed: the open OT batches, where their tables or weights are past.
 
+        And the one before: of a step on a GPU it is known only later that it failed, and that a run has to go on there.
         Source rows, not tables: for 100,000 tokens of width 768 a table is 200 times as large as an OT batch of 512.
         Waits for those that are being solved.
         """
         if not self._reads_the_past:
             return {}
         state: dict[str, Tensor] = {}
-        for index in self.prepared:
-            solution = self._solved(index)
+        solved = {index: job.solution for index, job in self._past.items() if job.solution}
+        for index, solution in {**solved, **{index: self._solved(index) for index in self.prepared}}.items():
             state[f"{index}.x0"] = solution.x0.to(torch.int32)
             state[f"{index}.numbers"] = torch.tensor(solution.numbers, dtype=torch.float64)
         return state
@@ -212,6 +214,7 @@ class Pairing:
             # a network still there could not be paired with: by now it may have other weights
             if index not in window or (isinstance(job.problem, Problem) and job.problem.network is not None):
                 self._drop(index)
+                self._past = {index: job} if job.solution else {}
         if self._reads_the_past:
             # each table serves the OT batch `ahead` later; the first one also those before it
             window = window[0 if step == 0 else self.ahead :] if within == 0 else range(0)
