@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -59,6 +60,8 @@ class Variant:
     kernels: bool = True
     rows: bool = True
     """The head only where a token is not certain to stay."""
+    attention: bool = True
+    """By kernels that hold a short sequence as a whole."""
     ahead: bool = True
     """The host does not wait for what a step came to."""
 
@@ -69,10 +72,11 @@ VARIANTS = (
     replace(BEST, name="not compiled", compile=False),
     replace(BEST, name="head at every position", rows=False),
     replace(BEST, name="head by torch", kernels=False),
+    replace(BEST, name="attention by torch", attention=False),
     replace(BEST, name="waits for every step", ahead=False),
-    Variant("plain: eager, full logits", compile=False, kernels=False, rows=False, ahead=False),
+    Variant("plain: eager, full logits", *[False] * 5),
 )
-GPU_ONLY = ("head by torch", "waits for every step")
+GPU_ONLY = ("head by torch", "attention by torch", "waits for every step")
 """On a CPU there are no kernels, and nothing to run ahead of."""
 
 
@@ -100,8 +104,7 @@ def run(
     case: Case, variants: tuple[Variant, ...] = VARIANTS, progress: Callable[[str], None] = lambda text: None
 ) -> list[Row]:
     """Every variant on every source, one after another in the same process."""
-    peak = matrix_peak(case.device)
-    rows = []
+    peak, rows = matrix_peak(case.device), []
     for name in case.sources:
         for variant in variants:
             if case.device.type == "cpu" and variant.name in GPU_ONLY:
@@ -184,7 +187,7 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
         model = _Whole(model)
     task = FlowTask(model, flow, RandomText(case), settings, Share())
     trainer = Trainer(model, task, settings, case.device, Share())
-    with variant_of(variant), Peak(case.device) as memory:
+    with without(variant), Peak(case.device) as memory:
         for step in range(3):  # compiles, and warms up
             trainer.update(step)
         trainer.settle()
@@ -213,15 +216,17 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
     )
 
 
-def variant_of(variant: Variant) -> Any:
+def without(variant: Variant) -> ExitStack:
     """The parts of the library that a variant leaves out, put aside for a while."""
-    from contextlib import ExitStack
-
     stack = ExitStack()
-    if not variant.kernels:
-        stack.enter_context(patch("hopflow.scores.kernels", lambda head, features: None))
-    if not variant.rows:
-        stack.enter_context(patch("hopflow.scores._open_rows", lambda sample, prediction, source, count: None))
+    parts: dict[str, tuple[bool, Any]] = {
+        "hopflow.scores.kernels": (variant.kernels, None),
+        "hopflow.scores._open_rows": (variant.rows, None),
+        "hopflow.models.attention.fits": (variant.attention, False),
+    }
+    for name, (stays, instead) in parts.items():
+        if not stays:
+            stack.enter_context(patch(name, lambda *_, instead=instead: instead))
     return stack
 
 
