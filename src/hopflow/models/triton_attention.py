@@ -9,12 +9,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+FORWARD, BACKWARD = (128, 8), (64, 8)
+"""Queries that are taken at once, and warps."""
+
 
 def forward(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """(B, L, 3, H, W) and the rotation (L, W/2) each -> (B, L, H·W)."""
     b, length, _, heads, width = qkv.shape
     out = torch.empty(b, length, heads * width, dtype=qkv.dtype, device=qkv.device)
-    _forward[(b * heads,)](qkv, cos, sin, out, length, heads, *_sizes(length, width), num_warps=8)
+    size = _size(length)
+    queries, warps = min(size, FORWARD[0]), FORWARD[1]
+    grid = b * heads, triton.cdiv(length, queries)
+    _forward[grid](
+        *(qkv, cos, sin, out, length, heads, width**-0.5), L=size, Q=queries, W=width, H=width // 2, num_warps=warps
+    )
     return out
 
 
@@ -22,81 +30,99 @@ def backward(grad: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The gradient of qkv, from that of what `forward` gave."""
     b, length, _, heads, width = qkv.shape
     out = torch.empty_like(qkv)
-    _backward[(b * heads,)](grad, qkv, cos, sin, out, length, heads, *_sizes(length, width), num_warps=8)
+    size = _size(length)
+    queries, warps = min(size, BACKWARD[0]), BACKWARD[1]
+    _backward[(b * heads,)](
+        *(grad, qkv, cos, sin, out, length, heads, width**-0.5),
+        L=size,
+        Q=queries,
+        W=width,
+        H=width // 2,
+        num_warps=warps,
+    )
     return out
 
 
-def _sizes(length: int, width: int) -> tuple[float, int, int, int]:
-    return width**-0.5, triton.next_power_of_2(max(16, length)), width, width // 2
+def _size(length: int) -> int:
+    return int(triton.next_power_of_2(max(16, length)))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turned(x, at, half, cos, sin, inside, H: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Both halves of queries or keys, turned by their positions."""
+def _turned(x, cos, sin, rows, length, step, H: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Both halves of queries or keys, turned by their positions, and by how much."""
+    half = tl.arange(0, H)
+    inside = (rows < length)[:, None] & (half >= 0)[None, :]
+    turn, at = rows[:, None] * H + half[None, :], rows[:, None] * 3 * step + half[None, :]
+    c, s = tl.load(cos + turn, mask=inside, other=0.0), tl.load(sin + turn, mask=inside, other=0.0)
     a = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(x + at + H, mask=inside, other=0.0).to(tl.float32)
-    return a * cos - b * sin, b * cos + a * sin
+    kind = x.dtype.element_ty
+    return (a * c - b * s).to(kind), (b * c + a * s).to(kind), c, s
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _put_back(to, a, b, c, s, rows, length, step, H: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The gradient of what was turned, turned back."""
+    half = tl.arange(0, H)
+    inside = (rows < length)[:, None] & (half >= 0)[None, :]
+    at, kind = rows[:, None] * 3 * step + half[None, :], to.dtype.element_ty
+    tl.store(to + at, (a * c + b * s).to(kind), mask=inside)
+    tl.store(to + at + H, (b * c - a * s).to(kind), mask=inside)
 
 
 @triton.jit
-def _weights(qa, qb, ka, kb, rows, length, scale):  # type: ignore[no-untyped-def]
+def _weights(qa, qb, ka, kb, keys, length, scale):  # type: ignore[no-untyped-def]
     """softmax over the keys."""
     s = (tl.dot(qa, tl.trans(ka)) + tl.dot(qb, tl.trans(kb))) * scale
-    s = tl.where((rows < length)[None, :], s, -float("inf"))
+    s = tl.where((keys < length)[None, :], s, -float("inf"))
     p = tl.exp(s - tl.max(s, 1)[:, None])
     return p / tl.sum(p, 1)[:, None]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    qkv, cos, sin, out, length, heads, scale, L: tl.constexpr, W: tl.constexpr, H: tl.constexpr
+    qkv, cos, sin, out, length, heads, scale, L: tl.constexpr, Q: tl.constexpr, W: tl.constexpr, H: tl.constexpr
 ):
     b, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
-    rows, half, whole = tl.arange(0, L), tl.arange(0, H), tl.arange(0, W)
+    keys, rows, whole = tl.arange(0, L), tl.program_id(1) * Q + tl.arange(0, Q), tl.arange(0, W)
     step = heads * W  # from one of queries, keys and values to the next
     base = qkv + b * length * 3 * step + head * W
-    short = (rows < length)[:, None] & (half >= 0)[None, :]
-    wide = (rows < length)[:, None] & (whole >= 0)[None, :]
-    turn = rows[:, None] * H + half[None, :]
-    c, s = tl.load(cos + turn, mask=short, other=0.0), tl.load(sin + turn, mask=short, other=0.0)
-    at = rows[:, None] * 3 * step + half[None, :]
-    kind = qkv.dtype.element_ty
-    qa, qb = _turned(base, at, half, c, s, short, H)
-    ka, kb = _turned(base + step, at, half, c, s, short, H)
-    p = _weights(qa.to(kind), qb.to(kind), ka.to(kind), kb.to(kind), rows, length, scale)
-    v = tl.load(base + 2 * step + rows[:, None] * 3 * step + whole[None, :], mask=wide, other=0.0)
-    o = tl.dot(p.to(kind), v)
-    tl.store(out + (b * length + rows[:, None]) * step + head * W + whole[None, :], o.to(kind), mask=wide)
+    ka, kb, _, _ = _turned(base + step, cos, sin, keys, length, step, H)
+    qa, qb, _, _ = _turned(base, cos, sin, rows, length, step, H)
+    p = _weights(qa, qb, ka, kb, keys, length, scale)
+    there = (keys < length)[:, None] & (whole >= 0)[None, :]
+    v = tl.load(base + 2 * step + keys[:, None] * 3 * step + whole[None, :], mask=there, other=0.0)
+    o = tl.dot(p.to(v.dtype), v)
+    inside = (rows < length)[:, None] & (whole >= 0)[None, :]
+    tl.store(out + (b * length + rows[:, None]) * step + head * W + whole[None, :], o.to(v.dtype), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
-    grad, qkv, cos, sin, out, length, heads, scale, L: tl.constexpr, W: tl.constexpr, H: tl.constexpr
+    grad, qkv, cos, sin, out, length, heads, scale, L: tl.constexpr, Q: tl.constexpr, W: tl.constexpr, H: tl.constexpr
 ):
     b, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
-    rows, half, whole = tl.arange(0, L), tl.arange(0, H), tl.arange(0, W)
+    keys, whole = tl.arange(0, L), tl.arange(0, W)
     step = heads * W
     base, to = qkv + b * length * 3 * step + head * W, out + b * length * 3 * step + head * W
-    short = (rows < length)[:, None] & (half >= 0)[None, :]
-    wide = (rows < length)[:, None] & (whole >= 0)[None, :]
-    turn = rows[:, None] * H + half[None, :]
-    c, s = tl.load(cos + turn, mask=short, other=0.0), tl.load(sin + turn, mask=short, other=0.0)
-    at = rows[:, None] * 3 * step + half[None, :]
-    kind = qkv.dtype.element_ty
-    qa, qb = _turned(base, at, half, c, s, short, H)
-    ka, kb = _turned(base + step, at, half, c, s, short, H)
-    qa, qb, ka, kb = qa.to(kind), qb.to(kind), ka.to(kind), kb.to(kind)
-    p = _weights(qa, qb, ka, kb, rows, length, scale)
-    across = rows[:, None] * 3 * step + whole[None, :]
-    v = tl.load(base + 2 * step + across, mask=wide, other=0.0)
-    g = tl.load(grad + (b * length + rows[:, None]) * step + head * W + whole[None, :], mask=wide, other=0.0)
-    dv = tl.dot(tl.trans(p.to(kind)), g)
-    tl.store(to + 2 * step + across, dv.to(kind), mask=wide)
-    dp = tl.dot(g, tl.trans(v))
-    ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * scale).to(kind)
-    da, db = tl.dot(ds, ka), tl.dot(ds, kb)
-    tl.store(to + at, (da * c + db * s).to(kind), mask=short)
-    tl.store(to + at + H, (db * c - da * s).to(kind), mask=short)
-    da, db = tl.dot(tl.trans(ds), qa), tl.dot(tl.trans(ds), qb)
-    tl.store(to + step + at, (da * c + db * s).to(kind), mask=short)
-    tl.store(to + step + at + H, (db * c - da * s).to(kind), mask=short)
+    ka, kb, kc, ks = _turned(base + step, cos, sin, keys, length, step, H)
+    there = (keys < length)[:, None] & (whole >= 0)[None, :]
+    across = keys[:, None] * 3 * step + whole[None, :]
+    v = tl.load(base + 2 * step + across, mask=there, other=0.0)
+    kind = v.dtype
+    dv = tl.zeros([L, W], tl.float32)
+    dka, dkb = tl.zeros([L, H], tl.float32), tl.zeros([L, H], tl.float32)
+    for start in range(0, L, Q):
+        rows = start + tl.arange(0, Q)
+        qa, qb, qc, qs = _turned(base, cos, sin, rows, length, step, H)
+        p = _weights(qa, qb, ka, kb, keys, length, scale)
+        inside = (rows < length)[:, None] & (whole >= 0)[None, :]
+        g = tl.load(grad + (b * length + rows[:, None]) * step + head * W + whole[None, :], mask=inside, other=0.0)
+        dv += tl.dot(tl.trans(p.to(kind)), g)
+        dp = tl.dot(g, tl.trans(v))
+        ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * scale).to(kind)
+        _put_back(to, tl.dot(ds, ka), tl.dot(ds, kb), qc, qs, rows, length, step, H)
+        dka += tl.dot(tl.trans(ds), qa)
+        dkb += tl.dot(tl.trans(ds), qb)
+    _put_back(to + step, dka, dkb, kc, ks, keys, length, step, H)
+    tl.store(to + 2 * step + across, dv.to(kind), mask=there)
