@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from ..costs import SquaredEmbedding
+from ..couplings import ExactOT, Independent
 from ..flow import Flow
 from ..models import Transformer
 from ..models.sizes import Size
@@ -23,6 +25,8 @@ from ..training.trainer import Trainer
 from .memory import Peak
 from .sample import source
 
+WARM = 3
+"""Steps before the clock starts."""
 MATRIX = 8192
 """Rows of the square bf16 product whose speed stands for what the device can do."""
 
@@ -64,6 +68,8 @@ class Variant:
     """By kernels that hold a short sequence as a whole."""
     ahead: bool = True
     """The host does not wait for what a step came to."""
+    ot_batch: int | None = None
+    """Pairs by exact OT of so many batches in embedding space, with the table's average."""
 
 
 BEST = Variant("as it is")
@@ -75,6 +81,8 @@ VARIANTS = (
     replace(BEST, name="attention by torch", attention=False),
     replace(BEST, name="waits for every step", ahead=False),
     Variant("plain: eager, full logits", *[False] * 5),
+    replace(BEST, name="exact OT of one batch", ot_batch=1),
+    replace(BEST, name="exact OT of eight batches", ot_batch=8),
 )
 GPU_ONLY = ("head by torch", "attention by torch", "waits for every step")
 """On a CPU there are no kernels, and nothing to run ahead of."""
@@ -82,7 +90,7 @@ GPU_ONLY = ("head by torch", "attention by torch", "waits for every step")
 
 @dataclass(frozen=True)
 class Row:
-    """One variant on one source: milliseconds of a step (median, and half the range of the middle half)."""
+    """One variant on one source: milliseconds of a step (mean, and half the range of the middle half)."""
 
     source: str
     variant: str
@@ -170,16 +178,21 @@ class _Whole(nn.Module):
 
 
 def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
-    flow = Flow(source(name, case.tokens))
+    coupling = ExactOT(SquaredEmbedding()) if variant.ot_batch else Independent()
+    flow = Flow(source(name, case.tokens), coupling=coupling)
+    workers = min(4, variant.ot_batch or 0)
     settings = Settings(
         batch=case.batch,
+        ot_batch=case.batch * (variant.ot_batch or 1),
+        ot_ema=0.99999 if variant.ot_batch else 0.0,
+        ahead=max(2, workers),
+        workers=workers,
         steps=10**6,
         warmup=1,
         compile=variant.compile,
         device=str(case.device),
         weight_ema=0.9999,
         seed=case.seed,
-        workers=0,
     )
     torch.manual_seed(case.seed)
     model: nn.Module = Transformer(flow.vocab, case.size).to(case.device)
@@ -187,33 +200,38 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
         model = _Whole(model)
     task = FlowTask(model, flow, RandomText(case), settings, Share())
     trainer = Trainer(model, task, settings, case.device, Share())
-    with without(variant), Peak(case.device) as memory:
-        for step in range(3):  # compiles, and warms up
+    # compiles, and warms up: the first couplings of a run have nothing to hide behind
+    first = WARM if not variant.ot_batch else max(WARM, (settings.ahead + 2) * variant.ot_batch)
+    with without(variant), closing(task), Peak(case.device) as memory:
+        for step in range(first):
             trainer.update(step)
         trainer.settle()
-        times, started = [], time.perf_counter()
-        for step in range(3, 3 + case.steps):
-            trainer.update(step)
-            if not variant.ahead:
-                trainer.settle()
-            now = time.perf_counter()
-            times.append(now - started)
-            started = now
-        trainer.settle()
-        _finish(case.device)
-        times[-1] += time.perf_counter() - started
-    # a host that runs ahead finds steps short at first and waits later: the mean is right, medians are not
-    seconds = statistics.fmean(times[1:]) if variant.ahead else statistics.median(times)
+        seconds, each = _steps(trainer, range(first, first + case.steps), wait=not variant.ahead)
+        loss = trainer.loss
     tflop, tokens = work(case, name), case.batch * case.length
     speed = tflop / seconds
     share = None if peak is None else speed / peak
-    quarter = statistics.quantiles(times, n=4) if len(times) > 1 else [0.0, 0.0, 0.0]
-    spread = (quarter[2] - quarter[0]) / 2
-    loss = trainer.loss
-    task.close()
+    spread = (each[2] - each[0]) / 2
     return Row(
         name, variant.name, 1e3 * seconds, 1e3 * spread, tokens / seconds, tflop, speed, share, memory.bytes, loss
     )
+
+
+def _steps(trainer: Trainer, steps: range, wait: bool) -> tuple[float, list[float]]:
+    """Seconds of a step on average, and the quartiles. The end is waited for, so that running ahead gains no time."""
+    times, started = [], time.perf_counter()
+    begun = started
+    for step in steps:
+        trainer.update(step)
+        if wait:
+            trainer.settle()
+        now = time.perf_counter()
+        times.append(now - started)
+        started = now
+    trainer.settle()
+    _finish(trainer.device)
+    mean = (time.perf_counter() - begun) / len(steps)
+    return mean, statistics.quantiles(times, n=4) if len(times) > 1 else [mean] * 3
 
 
 def without(variant: Variant) -> ExitStack:

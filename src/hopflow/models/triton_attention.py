@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FORWARD, BACKWARD = (128, 8), (64, 8)
+FORWARD, BACKWARD = (128, 8), (128, 8)
 """Queries that are taken at once, and warps."""
 
 
@@ -49,7 +49,7 @@ def _size(length: int) -> int:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turned(x, cos, sin, rows, length, step, H: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Both halves of queries or keys, turned by their positions, and by how much."""
+    """Both halves of queries or keys, turned by their positions."""
     half = tl.arange(0, H)
     inside = (rows < length)[:, None] & (half >= 0)[None, :]
     turn, at = rows[:, None] * H + half[None, :], rows[:, None] * 3 * step + half[None, :]
@@ -57,15 +57,18 @@ def _turned(x, cos, sin, rows, length, step, H: tl.constexpr):  # type: ignore[n
     a = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     b = tl.load(x + at + H, mask=inside, other=0.0).to(tl.float32)
     kind = x.dtype.element_ty
-    return (a * c - b * s).to(kind), (b * c + a * s).to(kind), c, s
+    return (a * c - b * s).to(kind), (b * c + a * s).to(kind)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _put_back(to, a, b, c, s, rows, length, step, H: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The gradient of what was turned, turned back."""
+def _put_back(to, a, b, cos, sin, rows, length, step, H: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The gradient of what was turned, turned back; by how much is read again, registers are scarcer than reads."""
     half = tl.arange(0, H)
     inside = (rows < length)[:, None] & (half >= 0)[None, :]
-    at, kind = rows[:, None] * 3 * step + half[None, :], to.dtype.element_ty
+    turn = rows[:, None] * H + half[None, :]
+    c, s = tl.load(cos + turn, mask=inside, other=0.0), tl.load(sin + turn, mask=inside, other=0.0)
+    at = rows[:, None] * 3 * step + half[None, :]
+    kind = to.dtype.element_ty
     tl.store(to + at, (a * c + b * s).to(kind), mask=inside)
     tl.store(to + at + H, (b * c - a * s).to(kind), mask=inside)
 
@@ -87,8 +90,8 @@ def _forward(  # type: ignore[no-untyped-def]
     keys, rows, whole = tl.arange(0, L), tl.program_id(1) * Q + tl.arange(0, Q), tl.arange(0, W)
     step = heads * W  # from one of queries, keys and values to the next
     base = qkv + b * length * 3 * step + head * W
-    ka, kb, _, _ = _turned(base + step, cos, sin, keys, length, step, H)
-    qa, qb, _, _ = _turned(base, cos, sin, rows, length, step, H)
+    ka, kb = _turned(base + step, cos, sin, keys, length, step, H)
+    qa, qb = _turned(base, cos, sin, rows, length, step, H)
     p = _weights(qa, qb, ka, kb, keys, length, scale)
     there = (keys < length)[:, None] & (whole >= 0)[None, :]
     v = tl.load(base + 2 * step + keys[:, None] * 3 * step + whole[None, :], mask=there, other=0.0)
@@ -105,7 +108,7 @@ def _backward(  # type: ignore[no-untyped-def]
     keys, whole = tl.arange(0, L), tl.arange(0, W)
     step = heads * W
     base, to = qkv + b * length * 3 * step + head * W, out + b * length * 3 * step + head * W
-    ka, kb, kc, ks = _turned(base + step, cos, sin, keys, length, step, H)
+    ka, kb = _turned(base + step, cos, sin, keys, length, step, H)
     there = (keys < length)[:, None] & (whole >= 0)[None, :]
     across = keys[:, None] * 3 * step + whole[None, :]
     v = tl.load(base + 2 * step + across, mask=there, other=0.0)
@@ -114,15 +117,15 @@ def _backward(  # type: ignore[no-untyped-def]
     dka, dkb = tl.zeros([L, H], tl.float32), tl.zeros([L, H], tl.float32)
     for start in range(0, L, Q):
         rows = start + tl.arange(0, Q)
-        qa, qb, qc, qs = _turned(base, cos, sin, rows, length, step, H)
+        qa, qb = _turned(base, cos, sin, rows, length, step, H)
         p = _weights(qa, qb, ka, kb, keys, length, scale)
         inside = (rows < length)[:, None] & (whole >= 0)[None, :]
         g = tl.load(grad + (b * length + rows[:, None]) * step + head * W + whole[None, :], mask=inside, other=0.0)
         dv += tl.dot(tl.trans(p.to(kind)), g)
         dp = tl.dot(g, tl.trans(v))
         ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * scale).to(kind)
-        _put_back(to, tl.dot(ds, ka), tl.dot(ds, kb), qc, qs, rows, length, step, H)
+        _put_back(to, tl.dot(ds, ka), tl.dot(ds, kb), cos, sin, rows, length, step, H)
         dka += tl.dot(tl.trans(ds), qa)
         dkb += tl.dot(tl.trans(ds), qb)
-    _put_back(to + step, dka, dkb, kc, ks, keys, length, step, H)
+    _put_back(to + step, dka, dkb, cos, sin, keys, length, step, H)
     tl.store(to + 2 * step + across, dv.to(kind), mask=there)
