@@ -1,8 +1,9 @@
-"""Notebooks as pages of the site: a hook of mkdocs that writes docs/notebooks/NAME.ipynb as NAME.md.
+"""What mkdocs does not do by itself: notebooks become pages, and docstrings that cite theory.md link to it.
 
 A notebook is JSON with text, code and what the code printed or drew; no further package is needed to read it.
 """
 
+import ast
 import base64
 import html
 import json
@@ -28,8 +29,26 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """A link to a notebook, which a code host shows by itself, leads to its page."""
+    """A link to a notebook, which a code host shows by itself, leads to its page; and tables of keys are filled in."""
+    markdown = re.sub(r"<!-- keys of (\S+) -->", lambda file: keys(Path(file[1])), markdown)
     return re.sub(r"\]\(([^):]+)\.ipynb\)", r"](\1.md)", markdown)
+
+
+def on_page_content(html, page, **_):
+    """Docstrings say `theory.md (B)`; in the reference that is a link."""
+    if not page.file.src_uri.startswith("api/"):
+        return html
+    return re.sub(r"(?<![/>])theory\.md(?![\w<\"])", '<a href="../theory.html">theory.md</a>', html)
+
+
+def keys(file):
+    """The fields `name: type = learns(default, help)` of a module as a table, read without importing it."""
+    rows = ["| key | default | |", "|---|---|---|"]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and len(node.value.args) == 2:
+            default, meaning = (ast.literal_eval(part) for part in node.value.args)
+            rows.append(f"| `{node.target.id}` | `{default}` | {meaning} |")
+    return "\n".join(rows)
 
 
 def rendered(notebook, name):
