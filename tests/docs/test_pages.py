@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ GRANTED = {
     """
 }
 """Runs that a page takes for granted."""
+REPORTED = ("docs/report.md",)
+"""Pages whose commands end with a report, as they do for a user; elsewhere that would only take time."""
 FILES = ("toml", "text")
 """Blocks that are files, whose first line is their name: `# mine.toml`."""
 
@@ -66,6 +69,7 @@ def book(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOPFLOW_DATA", str(tmp_path / "sets"))
+    monkeypatch.setenv("HOPFLOW_REPORT", "off")
     text = "".join(f"{n} green bottles hanging on the wall, and if {n} of them should fall? " for n in range(400))
     (tmp_path / "my_book.txt").write_text(text)
     for name in ("lambada", "wikitext-2", "ptb"):
@@ -74,10 +78,12 @@ def book(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def follow(book, run_here, capsys) -> Callable[[str], Followed]:
+def follow(book, run_here, monkeypatch, capsys) -> Callable[[str], Followed]:
     """Do what a page says from top to bottom."""
 
     def do(words: list[str]) -> None:
+        if words[:2] == ["hopflow", "report"] and not find_spec("hopflow.cli.report"):
+            return  # not part of this version yet
         if words[0] == "hopflow":
             code, said = run_here(shortened(words))
             assert code == 0, f"{shlex.join(words)}\n{said}"
@@ -85,6 +91,7 @@ def follow(book, run_here, capsys) -> Callable[[str], Followed]:
             assert exists(words), f"nothing is known of {shlex.join(words)!r}"
 
     def follow(page: str) -> Followed:
+        monkeypatch.setenv("HOPFLOW_REPORT", "on" if page in REPORTED else "off")
         followed = Followed({"__name__": page})
         run = [block for block in blocks(read(page)) if not block.reason]
         for line in GRANTED.get(page, "").strip().splitlines():
@@ -164,11 +171,18 @@ def a_module_of_ones_own_learns(guide: Followed) -> None:
     assert Path("my-flow/model.safetensors").is_file()
 
 
+def the_guide_to_reports_writes_them(guide: Followed) -> None:
+    assert guide.names["page"] == Path("side_by_side/report.html")
+    assert "Side by side" not in guide.names["page"].read_text()  # only one of them was evaluated
+    assert "Steps against quality" in Path("runs/my_book/report.html").read_text()
+
+
 CHECKS: dict[str, Callable[[Followed], None]] = {
     "README.md": the_readme_trains_and_starts_afresh,
     "docs/training.md": the_training_guide_makes_its_runs,
     "docs/sampling.md": the_sampling_guide_draws_and_fills,
     "docs/evaluation.md": the_evaluation_guide_measures_judges_and_counts,
+    "docs/report.md": the_guide_to_reports_writes_them,
     "docs/models.md": a_module_of_ones_own_learns,
 }
 
