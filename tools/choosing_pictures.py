@@ -82,8 +82,9 @@ def couplings(table, curves):
     left.legend(loc="lower left")
     ticks = [8, 32, 128, 512]
     every = {8: "morse_independent", **names}
-    for key, marker, colour in (("b0", "o", BLUE), ("bk", "s", ORANGE), ("b1", "^", GREEN)):
-        points(right, list(every), [table[n][key] for n in every.values()], fmt=marker, color=colour, label=key)
+    for key, marker, colour, shift in (("b0", "o", BLUE, 1.0), ("bk", "s", ORANGE, 0.88), ("b1", "^", GREEN, 1.14)):
+        x = [shift * size for size in every]
+        points(right, x, [table[n][key] for n in every.values()], fmt=marker, color=colour, label=key)
     right.set(title="Bounds on perplexity per Morse symbol", xlabel="OT batch", ylim=(2, 4.6))
     right.legend(loc="upper left", ncols=3)
     for axes in (left, right):
@@ -126,7 +127,7 @@ def eta(table, curves):
     points(middle, etas, [found[f"gen_ppl_{e}"] for e in names], fmt="s-", color=PURPLE, label="by the judge")
     middle.set(title="Perplexity per letter", ylim=(0, None))
     points(right, etas, [found[f"entropy_{e}"] for e in names], fmt="o-", color=BLUE)
-    right.set(title="Entropy of a sample, bits")
+    right.set(title="Entropy of a sample, bits", ylim=(3.5, 4.5))
     for axes in (left, middle):
         axes.legend(loc="best")
     for axes in (left, middle, right):
