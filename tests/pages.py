@@ -51,7 +51,8 @@ def shortened(words: list[str]) -> list[str]:
     """Training with a step for a thousand and small sizes, evaluation of a few rows; other commands as they are."""
     keys = {key: value for key, equals, value in (word.partition("=") for word in words) if equals}
     if words[1] == "train":
-        return _replaced(words, {"steps": max(1, int(keys.get("steps", STEPS)) // 1000), **SMALL})
+        length = min(int(keys.get("length", SMALL["length"])), 64)  # one that is said is what later prompts count on
+        return _replaced(words, {"steps": max(1, int(keys.get("steps", STEPS)) // 1000), **SMALL, "length": length})
     if words[1] == "eval":
         steps = "2,4" if "," in keys.get("steps", "") else "2"
         return _replaced(words, {"steps": steps, **({"ot_n": 8} if "ot_n" in keys else {}), **FEW})
