@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers on two cores; inherited by the processes that tests start
+os.environ["HOPFLOW_REPORT"] = "off"  # seconds of drawing at the end of every command; tests of reports turn it on
 
 import pytest
 import torch

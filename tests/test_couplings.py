@@ -295,3 +295,26 @@ def test_a_cost_that_overflows_in_half_precision_is_refused():
 
     with pytest.raises(ValueError, match="NaN or infinite"):
         ExactOT(Overflowing()).pair(rows(0), rows(1))
+
+
+TRANSPORTS = [
+    ExactOT(SquaredEmbedding()),
+    *(SinkhornOT(SquaredEmbedding(), 0.05, draw) for draw in (Rows(), Permutation())),
+]
+
+
+# the last bits of a part of a matrix are not those of the matrix of a part; a permutation is drawn from them
+@pytest.mark.parametrize(
+    ("coupling", "grouped"), [*((one, False) for one in TRANSPORTS), *((one, True) for one in TRANSPORTS[:2])], ids=repr
+)
+def test_the_matrix_of_the_cost_is_all_that_a_transport_needs(coupling, grouped):
+    """Where it is computed, and of how many rows at once, changes no pair and no number."""
+    x0, x1, e = rows(0, vocab=40), rows(1, vocab=40), table(40)
+    group = torch.randint(3, (N,), generator=generator(6)) if grouped else None
+    split = coupling.cost.split(x0, x1, e)
+    found = coupling.settle(split, generator(2), group)
+    pairs = coupling.pair(x0, x1, generator(2), embedding=e, group=group)
+    assert torch.equal(x0[found.order], pairs.x0)
+    for name in ("cost", "independent_cost", "marginal_error", "information"):
+        assert getattr(found, name) == pytest.approx(getattr(pairs, name), rel=1e-5, abs=1e-9)
+    assert found.cost == pytest.approx(float(coupling.cost.paired(pairs.x0, x1, e).mean()), rel=1e-6)

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from hopflow import cli, demo
+from hopflow import cli, demo, report
+from hopflow.evaluation import record
 from hopflow.pretrained import from_pretrained
 from hopflow.training.metrics import read
 
@@ -41,7 +42,7 @@ def run(folder, **more):
     return demo.run(folder, offline=True, steps=demo.STEPS, say=said.append, **more), said
 
 
-def test_the_demo_writes_checkpoints_samples_a_report_and_its_numbers(short, tmp_path):
+def test_the_demo_writes_checkpoints_samples_and_its_numbers(short, tmp_path):
     found, said = run(tmp_path)
     content = json.loads((tmp_path / "demo.json").read_text())
     assert content == found.as_json()
@@ -54,9 +55,6 @@ def test_the_demo_writes_checkpoints_samples_a_report_and_its_numbers(short, tmp
         assert from_pretrained(tmp_path / name, model=demo.Neighbours(demo_flow(name).vocab)).flow == demo_flow(name)
         assert any(text.startswith(f"{name}: training") for text in said)
     assert content["ot"]["predicted_jumps"] < content["independent"]["predicted_jumps"]
-    report = (tmp_path / "report.md").read_text()
-    for number in ("jumps", "predicted_jumps"):
-        assert f"{content['ot'][number]:.2f}" in report
 
 
 def demo_flow(name):
@@ -64,12 +62,28 @@ def demo_flow(name):
     return demo.Flow(demo.BagOfWords.fit(corpus.counts), coupling=demo.COUPLINGS[name])
 
 
-def test_two_plots_are_drawn_and_shown_in_the_report(short, tmp_path):
+def test_what_was_measured_is_kept_as_an_evaluation_keeps_it(short, tmp_path):
+    found, _ = run(tmp_path)
+    for name, row in found.rows.items():
+        kept = {(one.set, one.quantity): one for one in record.read(tmp_path / name)}
+        for quantity in ("b0", "b1", "bk"):
+            one = kept["held-out", quantity]
+            assert (one.value, one.stderr) == (getattr(row, f"{quantity}_ppl"), getattr(row, f"{quantity}_se"))
+            assert one.is_bound
+            assert one.n == SHORT["HELD_OUT"]
+        assert kept["samples", "jumps"].value == row.jumps
+        assert kept["samples", "entropy_bits"].value == pytest.approx(row.entropy_bits)
+        assert kept["transport", "predicted_jumps"].value == row.predicted_jumps
+
+
+def test_the_report_puts_both_runs_side_by_side(short, tmp_path):
     pytest.importorskip("matplotlib")
-    run(tmp_path)
-    for name in ("loss.png", "jumps.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-        assert f"]({name})" in (tmp_path / "report.md").read_text()
+    found, _ = run(tmp_path)
+    page = report.write(demo.stories(found), tmp_path).read_text()
+    assert "<h1><bdi>independent beside ot</bdi></h1>" in page
+    assert "ot less independent" in page
+    for row in found.rows.values():
+        assert f"{row.jumps:.1f}" in page
 
 
 def test_the_same_demo_again_trains_nothing_and_finds_the_same(short, tmp_path):
@@ -110,14 +124,6 @@ def test_without_a_network_the_built_in_text_is_used_and_it_says_so(short, tmp_p
     assert asked == ["docs"]  # offline, nothing is even tried
 
 
-def test_without_matplotlib_there_is_one_line_and_a_report_without_plots(short, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    _, said = run(tmp_path)
-    assert [text for text in said if "plots" in text] == ["no plots: pip install 'hopflow[report]' for matplotlib"]
-    assert ".png" not in (tmp_path / "report.md").read_text()
-    assert not list(tmp_path.glob("*.png"))
-
-
 def test_the_command_prints_both_rows_and_where_everything_is(short, tmp_path, monkeypatch, capsys):
     run_it = demo.run
     monkeypatch.setattr(demo, "run", lambda folder, **more: run_it(folder, steps=demo.STEPS, **more))
@@ -130,7 +136,7 @@ def test_the_command_prints_both_rows_and_where_everything_is(short, tmp_path, m
     assert lines[0].split()[:4] == ["pairs", "jumps", "per", "sample"]
     assert [line.split()[0] for line in lines[1:3]] == ["independent", "ot"]
     assert all(line.count("±") == 5 for line in lines[1:3])
-    assert str(tmp_path / "here" / "report.md") in out
+    assert str(tmp_path / "here") in out
     assert f"step {SHORT['STEPS']}/{SHORT['STEPS']}  loss" in err
 
 

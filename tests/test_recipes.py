@@ -230,6 +230,7 @@ def test_a_plan_says_what_it_takes_and_what_the_coupling_gains(text):
         (1, 2, 1.5, 1.0),  # half of a coupling per step, hidden behind it
         (1, 2, 3.0, 1.5),  # not hidden
         (2, 2, 3.0, 1.0),
+        (2, 1, 3.0, 1.5),  # one OT batch ahead keeps one worker busy
         (0, 2, 1.5, 1.75),  # in place
         (1, 0, 1.5, 1.75),
     ],

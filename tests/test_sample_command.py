@@ -22,11 +22,11 @@ from hopflow.cli import drawing, drawn, sampling_log, saved
 from hopflow.cli import watch as watching
 from hopflow.cli.drawn import Drawn
 from hopflow.cli.how import READERS, how
-from hopflow.cli.output import harmless
 from hopflow.cli.watch import HOPPING, NOISE, PROMPT, SETTLED, Replay, watch
 from hopflow.cli.words import parse_settings
 from hopflow.data.reading import Tally, read
 from hopflow.data.tokenizers import END, Characters
+from hopflow.symbols import harmless
 
 LETTERS = Characters("\n abcdefghijklm", ends=True)
 SMALL = hf.Size(layers=1, width=16, heads=2)
@@ -525,8 +525,19 @@ def test_a_hop_glows_for_a_few_frames(generation):
     assert styles == [NOISE, *[HOPPING] * watching.GLOW, *[SETTLED] * 3]
 
 
-def terminal(height: int = 20) -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=60, height=height, color_system="standard")
+def terminal(height: int = 20, width: int = 60, **environment: str) -> Console:
+    return Console(
+        file=io.StringIO(),
+        force_terminal=True,
+        width=width,
+        height=height,
+        color_system="standard",
+        _environ={"TERM": "xterm", **environment},
+    )
+
+
+def plain(said: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said)
 
 
 def test_on_a_terminal_it_is_played_and_left_standing(generation):
@@ -535,14 +546,37 @@ def test_on_a_terminal_it_is_played_and_left_standing(generation):
     assert sum(slept) == pytest.approx(6, abs=1)
     said = screen.file.getvalue()
     last = said[said.rindex("t \x1b[1m1.00") :]
-    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", last)
-    assert "4 jumps" in plain
-    assert "4 Euler steps, eta 0" in plain
-    assert "ab⏎c" in plain
-    assert "noise  hopping  settled  prompt" in plain
-    assert "\x1b[1;34ma" in last  # the prompt is blue
+    assert "4 jumps" in plain(last)
+    assert "4 Euler steps, eta 0" in plain(last)
+    assert "ab⏎c" in plain(last)
+    assert "noise  hopping  settled  prompt" in plain(last)
+    assert "\x1b[4;34ma" in last  # the prompt is blue
     assert "\x1b[32mb⏎c" in last  # and what was drawn green
     assert "\x07" not in said
+
+
+def test_a_narrow_terminal_shortens_the_words_and_wraps_nothing(generation):
+    screen = terminal(width=36)
+    assert watch(Replay(generation, Script(), data=6), screen, lambda _: None) == 2
+    lines = plain(screen.file.getvalue()).splitlines()
+    assert lines[-8].startswith("t 1.00")
+    assert lines[-8].endswith("4 jumps  4 Eule…")
+    assert max(map(len, lines)) <= 36
+
+
+def test_states_differ_without_colours(generation):
+    screen = terminal(NO_COLOR="1")
+    watch(Replay(generation, Script(), data=6), screen, lambda _: None)
+    said = screen.file.getvalue()
+    legend = said[said.rindex("noise") - 8 :]
+    assert "\x1b[2mnoise\x1b[0m  \x1b[1mhopping\x1b[0m  settled  \x1b[4mprompt\x1b[0m" in legend
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", said)
+
+
+def test_a_dumb_terminal_is_shown_stills(generation):
+    screen = terminal(TERM="dumb")
+    assert watch(Replay(generation, Script(), data=6), screen, lambda _: None) == 2
+    assert plain(screen.file.getvalue()).startswith("t = 0.00, 0 jumps\n  1  a░░c\n")
 
 
 def test_what_does_not_fit_is_left_out(generation):

@@ -8,7 +8,7 @@ from hopflow.flow import Flow
 from hopflow.objectives import Bound, CrossEntropy
 from hopflow.paths import PathSample
 from hopflow.predictions import EXAMPLES, Evidence
-from hopflow.scores import Scores
+from hopflow.scores import Scores, open_places
 from hopflow.sources import Uniform
 from hopflow.vocab import Vocab
 from toys import generator
@@ -168,3 +168,49 @@ def test_a_head_over_anything_but_the_data_tokens_is_refused(width):
     features = torch.zeros(5, 2, 4)
     with pytest.raises(ValueError, match="data tokens only"):
         _ = Scores.from_head(features, lambda f: torch.zeros(len(f), width), sample, Evidence(), Uniform(VOCAB)).log_p1
+
+
+class Headed(torch.nn.Module):
+    """Given features, and a head that counts the rows it is asked for."""
+
+    def __init__(self, features: torch.Tensor, weights: torch.Tensor) -> None:
+        super().__init__()
+        self.given, self.weights, self.rows = features, weights, 0
+
+    def features(self, xt: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return self.given
+
+    def head(self, features: torch.Tensor) -> torch.Tensor:
+        self.rows += features[..., 0].numel()
+        return linear(features, self.weights)
+
+    def forward(self, xt: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return linear(self.given, self.weights)
+
+
+@each_source
+@each_prediction
+@each_objective
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_network_asked_only_where_tokens_may_move_has_the_loss_and_gradients_of_its_full_logits(
+    source, prediction, objective, counted
+):
+    sample = sample_at(source, TIMES)
+    features, weights = head_of(VOCAB)
+    model, flow = Headed(features, weights), Flow(source, prediction=prediction, objective=objective)
+    places = open_places(sample, prediction, source)
+    asked = flow.ask(model, sample, count=int(places.sum()) if counted else None)
+    found, whole = objective(asked, sample), flow.loss(model(sample.xt, sample.t), sample)
+    torch.testing.assert_close(found, whole, rtol=1e-10, atol=1e-10)
+    for mine, theirs in zip(*(torch.autograd.grad(x.sum(), (features, weights)) for x in (found, whole)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+    if prediction.stays(source):
+        assert model.rows == int(places.sum()) < places.numel()
+
+
+def test_a_network_without_a_head_is_asked_for_its_logits():
+    source = SOURCES[0]
+    sample = sample_at(source, TIMES)
+    logits = random_logits(sample, source)
+    found = Flow(source).ask(lambda xt, t: logits, sample)
+    assert torch.equal(found.log_p1, Scores.from_logits(logits, sample, Evidence(), source).log_p1)

@@ -36,6 +36,37 @@ def test_the_plan_is_pots(eps):
     torch.testing.assert_close(found, torch.from_numpy(expected), atol=1e-9, rtol=0)
 
 
+def plain_sinkhorn(cost: torch.Tensor, eps: float, rounds: int) -> torch.Tensor:
+    """The textbook's iteration in the log domain, for as long as one likes; the law over columns of each row."""
+    s = -cost / (eps * cost.max())
+    g = torch.zeros_like(cost[0])
+    for _ in range(rounds):
+        f = -torch.logsumexp(s + g, 1)
+        g = math.log(cost.shape[0] / cost.shape[1]) - torch.logsumexp(s + f[:, None], 0)
+    return torch.softmax(s + g, 1)
+
+
+@pytest.mark.parametrize("shape", [(N, N), (20, 31)])
+@pytest.mark.parametrize(("eps", "rounds"), [(0.02, 4000), (0.1, 500), (2.0, 50)])
+def test_kernels_and_stages_find_the_plan_of_the_plain_iteration(eps, rounds, shape):
+    cost = random_cost(2, *shape)
+    found = sinkhorn(cost, eps, tol=1e-12, max_iterations=100_000)
+    torch.testing.assert_close(found.plan(), plain_sinkhorn(cost, eps, rounds), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("n", [64, 512])
+def test_in_float32_the_marginals_are_right_to_a_millionth_by_a_float64_count(n):
+    """As they are in float64; the plan itself is off by the rounding of cost/eps: 6e-8/0.01 of an entry."""
+    x0, x1 = torch.randn(2, n, 40, generator=generator(3))
+    cost = torch.cdist(x1, x0).square()
+    single, double = (sinkhorn(c, 0.01, tol=1e-6) for c in (cost, cost.double()))
+    assert single.converged
+    rows = single.plan().double()
+    error = (rows.sum(1) - 1).abs().mean() + (rows.mean(0) - 1 / n).abs().sum()
+    assert float(error) < 1e-6
+    assert float((rows - double.plan()).abs().max()) < 1e-4
+
+
 @pytest.mark.parametrize("shape", [(N, N), (5, 9), (9, 5), (1, 1), (1, 4), (4, 1)])
 def test_rows_are_laws_and_columns_have_equal_mass_also_for_other_shapes(shape):
     plan = sinkhorn(random_cost(1, *shape), 0.05)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from . import data as data
     from . import exact as exact
     from . import recipes as recipes
+    from . import report as report
     from .bounds import coupled_bound as coupled_bound
     from .bounds import coupled_number as coupled_number
     from .bounds import kappa_bound as kappa_bound
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .couplings import Coupling as Coupling
     from .couplings import ExactOT as ExactOT
     from .couplings import Independent as Independent
+    from .couplings import OptimalTransport as OptimalTransport
     from .couplings import Pairs as Pairs
     from .couplings import SinkhornOT as SinkhornOT
     from .draws import Count as Count
@@ -121,6 +123,7 @@ _HOME = {
     "Rows": "picks",
     "Permutation": "picks",
     "Coupling": "couplings",
+    "OptimalTransport": "couplings",
     "Pairs": "couplings",
     "Independent": "couplings",
     "ExactOT": "couplings",
@@ -171,7 +174,7 @@ _HOME = {
     "save_pretrained": "pretrained",
     "from_pretrained": "pretrained",
 }
-_SUBMODULES = ("data", "exact", "recipes")
+_SUBMODULES = ("data", "exact", "recipes", "report")
 
 
 def __getattr__(name: str) -> Any:

@@ -19,10 +19,10 @@ def categorical(log_p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tens
     whole = p.shape[1] // BLOCK * BLOCK
     parts = [p[:, :whole].unflatten(1, (-1, BLOCK)).sum(2)] if whole else []
     parts += [p[:, whole:].sum(1, keepdim=True)] if whole < p.shape[1] else []
-    block, left = _passed(_wide(torch.cat(parts, 1)), _wide(u))
+    block, left = passed(_wide(torch.cat(parts, 1)), _wide(u))
     column = BLOCK * block[:, None].to(p.device) + torch.arange(min(BLOCK, p.shape[1]), device=p.device)
     inside = p.gather(1, column.clamp(max=p.shape[1] - 1)).masked_fill(column >= p.shape[1], 0)
-    place, _ = _passed(_wide(inside), left)
+    place, _ = passed(_wide(inside), left)
     # a row of NaN must not end in a token that does not exist
     return (BLOCK * block.to(p.device) + place.to(p.device)).clamp(max=p.shape[1] - 1)
 
@@ -40,7 +40,7 @@ def gumbel32(log_p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor,
     return (log_p - torch.log(-torch.log(noise))).argmax(1)
 
 
-def _passed(mass: Float[Tensor, "n m"], u: Float[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
+def passed(mass: Float[Tensor, "n m"], u: Float[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
     """Where the running sum of masses passes the share u of their total, and how far into that entry, as a share."""
     sums = mass.cumsum(1)
     target = torch.minimum(u * sums[:, -1], sums[:, -1].nextafter(sums.new_zeros(())))[:, None]  # rounded up to 1

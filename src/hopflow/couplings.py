@@ -3,13 +3,14 @@
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .costs import Hamming, SequenceCost
+from .costs import Hamming, SequenceCost, Split
 from .network import Network
 from .ot import assignment, best_engine
 from .picks import Permutation, Pick, Rows
@@ -21,6 +22,7 @@ __all__ = [
     "ExactOT",
     "Independent",
     "Match",
+    "OptimalTransport",
     "Pairs",
     "Permutation",
     "Rows",
@@ -105,26 +107,56 @@ class Coupling(ABC):
         `embedding` and `network` are for costs that read them.
         """
         _check(x0, x1, group)
-        groups = [torch.arange(len(x0), device=x0.device)] if group is None else _members(group.to(x0.device))
-        order = torch.empty(len(x0), dtype=torch.int64, device=x0.device)
-        parts: list[tuple[float, Match]] = []
+
+        def of(rows: Int[Tensor, " k"] | None) -> Match:
+            a, b = (x0, x1) if rows is None else (x0[rows], x1[rows])
+            return self.match(a, b, generator, embedding=embedding, network=network)
+
         with torch.no_grad():
-            for rows in groups:
-                part = self.match(x0[rows], x1[rows], generator, embedding=embedding, network=network)
-                order[rows] = rows[part.order.to(rows.device)]
-                parts.append((len(rows) / len(x0), part))
-
-        def mean(name: str) -> float:
-            return math.fsum(share * getattr(part, name) for share, part in parts)
-
-        verdict = Verdict(
-            parts[0][1].verdict.solver,
-            max(part.verdict.iterations for _, part in parts),
-            max(part.verdict.dual_gap for _, part in parts),
-            all(part.verdict.converged for _, part in parts),
+            found = _by_group(None if group is None else group.to(x0.device), of)
+        return Pairs(
+            x0[found.order.to(x0.device)],
+            x1,
+            found.cost,
+            found.independent_cost,
+            found.marginal_error,
+            found.information,
+            found.verdict,
         )
-        cost, independent_cost = mean("cost"), mean("independent_cost")
-        return Pairs(x0[order], x1, cost, independent_cost, mean("marginal_error"), mean("information"), verdict)
+
+
+class OptimalTransport(Coupling):
+    """A coupling that needs nothing of the rows but the matrix of their cost.
+
+    So the matrix may be computed where the embeddings are, on a GPU say, and solved elsewhere and later.
+    """
+
+    cost: SequenceCost
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.cost.reads
+
+    @abstractmethod
+    def solve(self, split: Split, generator: torch.Generator | None = None) -> Match:
+        """A source row, a column of the matrix, for each data row; what the pairs cost follows from its entries."""
+
+    def settle(
+        self, split: Split, generator: torch.Generator | None = None, group: Int[Tensor, " n"] | None = None
+    ) -> Match:
+        """The same within groups: what `pair` finds for rows with this cost."""
+        return _by_group(group, lambda rows: self.solve(split if rows is None else split.of(rows), generator))
+
+    def match(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        generator: torch.Generator | None = None,
+        *,
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Match:
+        return self.solve(self.cost.split(x0, x1, embedding, network), generator)
 
 
 @dataclass(frozen=True)
@@ -149,37 +181,23 @@ class Independent(Coupling):
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
     ) -> Match:
-        cost = _mean(self.cost.paired(x0, x1, embedding, network))
+        cost = _finite(float(self.cost.paired(x0, x1, embedding, network).cpu().double().mean()))
         return Match(torch.arange(len(x0), device=x0.device), cost, cost, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class ExactOT(Coupling):
+class ExactOT(OptimalTransport):
     """The permutation of least total cost over the batch. Alg. 1 [alg3]"""
 
     cost: SequenceCost = Hamming()
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.cost.reads
-
-    def match(
-        self,
-        x0: Int[Tensor, "n L"],
-        x1: Int[Tensor, "n L"],
-        generator: torch.Generator | None = None,
-        *,
-        embedding: Float[Tensor, "V D"] | None = None,
-        network: Network | None = None,
-    ) -> Match:
-        split = self.cost.split(x0, x1, embedding, network)
+    def solve(self, split: Split, generator: torch.Generator | None = None) -> Match:
         order = assignment(split.pairwise)
-        paid = _mean(self.cost.paired(x0[order], x1, embedding, network))
-        return Match(order, paid, split.mean(), 0.0, math.log(len(x1)), Verdict(best_engine()))
+        return Match(order, _finite(split.paid(order)), split.mean(), 0.0, math.log(len(order)), Verdict(best_engine()))
 
 
 @dataclass(frozen=True)
-class SinkhornOT(Coupling):
+class SinkhornOT(OptimalTransport):
     """Pairs drawn from the plan of least cost plus eps times its divergence from independence. Alg. 1 [alg3]
 
     eps is relative to the largest entry of the cost matrix: small is near `ExactOT`, large near `Independent`. `draw`
@@ -199,20 +217,7 @@ class SinkhornOT(Coupling):
         if not (self.eps > 0 and math.isfinite(self.eps)):
             raise ValueError(f"eps must be positive and finite; got {self.eps}. For eps = 0 use ExactOT.")
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.cost.reads
-
-    def match(
-        self,
-        x0: Int[Tensor, "n L"],
-        x1: Int[Tensor, "n L"],
-        generator: torch.Generator | None = None,
-        *,
-        embedding: Float[Tensor, "V D"] | None = None,
-        network: Network | None = None,
-    ) -> Match:
-        split = self.cost.split(x0, x1, embedding, network)
+    def solve(self, split: Split, generator: torch.Generator | None = None) -> Match:
         wide = torch.float32 if split.pairwise.device.type == "mps" else torch.float64  # mps has no float64
         plan = sinkhorn(
             split.pairwise.to(wide), self.eps, scale=split.max(), tol=self.tol, max_iterations=self.max_iterations
@@ -226,14 +231,36 @@ class SinkhornOT(Coupling):
                 stacklevel=3,
             )
         picked = self.draw.draw(plan.plan(), generator)
-        order = picked.order.to(x0.device)
-        paid = _mean(self.cost.paired(x0[order], x1, embedding, network))
+        paid = _finite(split.paid(picked.order))
         verdict = Verdict("sinkhorn", int(plan.iterations), abs(float(plan.dual_gap)), converged)
-        return Match(order, paid, split.mean(), error, picked.information, verdict)
+        return Match(picked.order, paid, split.mean(), error, picked.information, verdict)
 
 
-def _mean(cost: Float[Tensor, " n"]) -> float:
-    mean = float(cost.cpu().double().mean())
+def _by_group(group: Int[Tensor, " n"] | None, match: Callable[[Int[Tensor, " k"] | None], Match]) -> Match:
+    """The matches of each group's rows as one; without groups, that of all rows."""
+    if group is None:
+        return match(None)
+    order = torch.empty_like(group, dtype=torch.int64)
+    parts: list[tuple[float, Match]] = []
+    for rows in _members(group):
+        part = match(rows)
+        order[rows] = rows[part.order.to(rows.device)]
+        parts.append((len(rows) / len(group), part))
+
+    def mean(name: str) -> float:
+        return math.fsum(share * getattr(part, name) for share, part in parts)
+
+    verdict = Verdict(
+        parts[0][1].verdict.solver,
+        max(part.verdict.iterations for _, part in parts),
+        max(part.verdict.dual_gap for _, part in parts),
+        all(part.verdict.converged for _, part in parts),
+    )
+    cost, independent_cost = mean("cost"), mean("independent_cost")
+    return Match(order, cost, independent_cost, mean("marginal_error"), mean("information"), verdict)
+
+
+def _finite(mean: float) -> float:
     if not math.isfinite(mean):
         raise ValueError("the transport cost of a pair is NaN or infinite; look at the embeddings or the cost function")
     return mean

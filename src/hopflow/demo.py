@@ -6,8 +6,8 @@ samples, and compares.
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,22 @@ from .costs import Hamming
 from .couplings import Coupling, ExactOT, Independent
 from .data import Corpus, load
 from .estimate import Estimate, mean_and_error
+from .evaluation import record
+from .evaluation.diversity import diversity
+from .evaluation.frontier import SAMPLES as SAMPLED
+from .evaluation.likelihood import CONTINUOUS, estimated
+from .evaluation.measured import Measured
+from .evaluation.rows import TRANSPORT
+from .evaluation.rows import Row as Kept
+from .evaluation.subject import Subject
 from .flow import Flow
+from .generation import Generation
 from .pretrained import from_pretrained
+from .report.story import Story
 from .sampling import generate
 from .sources import BagOfWords
+from .training.folder import read_recipe
 from .training.loop import Logger, train
-from .training.metrics import read
 from .training.pairs import predicted_jumps
 from .training.problems import one_thread
 from .vocab import Vocab
@@ -38,7 +48,6 @@ HELD_OUT, DRAWS = 128, 16
 PAIRED = 16
 """OT batches from which jumps are predicted."""
 COUPLINGS: dict[str, Coupling] = {"independent": Independent(), "ot": ExactOT(Hamming())}
-COLOURS = {"independent": "#8a8a8a", "ot": "#0b7a75"}
 
 Say = Callable[[str], None]
 
@@ -70,6 +79,8 @@ class Demo:
     folder: Path
     source_ppl: float
     rows: dict[str, Row]
+    corpus: Corpus | None = field(default=None, repr=False, compare=False)
+    """Of whose pairs a report can tell more."""
 
     def as_json(self) -> dict[str, Any]:
         facts = {"source_ppl": self.source_ppl, "samples": SAMPLES, "sampler_steps": SAMPLER_STEPS}
@@ -110,9 +121,8 @@ def run(
         for name, coupling in COUPLINGS.items():
             flow = Flow(source, coupling=coupling)
             rows[name] = _row(name, flow, corpus, folder / name, steps, seed, say, logger)
-    demo = Demo(folder, math.exp(source.entropy), rows)
+    demo = Demo(folder, math.exp(source.entropy), rows, corpus)
     atomic.write(folder / "demo.json", (json.dumps(demo.as_json(), indent=2, allow_nan=False) + "\n").encode())
-    atomic.write(folder / "report.md", report(demo, draw(demo, say)).encode())
     return demo
 
 
@@ -153,8 +163,43 @@ def _row(
     b1 = nll_bound(model, flow, x1, eta=1, draws=DRAWS, seed=seed + 2)
     bk = kappa_bound(model, flow, x1, draws=DRAWS, seed=seed + 2)
     jumps, predicted = mean_and_error(out.jumps), predict(flow, corpus, seed)
+    subject = Subject(
+        model, flow, str(folder), corpus.tokenizer, recipe_hash=trained.recipe_hash, weights="average", checkpoint=steps
+    )
+    record.keep(folder, [*_bounds(subject, (b0, b1, bk), seed), *_hops(subject, out, predicted, seed)])
     facts = entropy_bits(out.tokens), trained.last["loss"], trained.last["seconds"]
     return Row(*jumps, *predicted, *_ppl(b0), *_ppl(b1), *_ppl(bk), *facts)
+
+
+def _bounds(subject: Subject, estimates: Iterable[Estimate], seed: int) -> Iterator[Kept]:
+    """The bounds as `hopflow eval` would keep them."""
+    for estimate in estimates:
+        assert not callable(estimate.eta)
+        sampler = {"sampler": f"η = {estimate.eta:g}, {CONTINUOUS}", "steps": None}
+        of = {"draws": DRAWS, "sequences": HELD_OUT, "of": HELD_OUT, "seed": seed}
+        yield estimated(subject, "held-out", estimate, float(estimate.eta), **sampler, **of)
+
+
+def _hops(subject: Subject, out: Generation, predicted: tuple[float, float], seed: int) -> Iterator[Kept]:
+    """What was drawn, and what pairs say of it."""
+    at: dict[str, Any] = {"sampler": f"η = 0, {SAMPLER_STEPS} steps", "steps": SAMPLER_STEPS, "length": LENGTH}
+    at["seed"] = seed
+    for number in (*diversity(out.tokens), Measured.mean("jumps", out.jumps, "hops per sample")):
+        yield subject.row(SAMPLED, number, eta=0.0, temperature=1.0, draw=out.draw, **at)
+    assert subject.flow is not None
+    pairs: dict[str, Any] = {"coupling": str(subject.flow.coupling), "ot_n": OT_BATCH, "trained_ot_n": OT_BATCH}
+    number = Measured("predicted_jumps", *predicted, PAIRED, "per sequence; n counts batches")
+    yield subject.row(TRANSPORT, number, eta=0.0, embeddings="none", text="the training text", **pairs, **at)
+
+
+def stories(demo: Demo) -> list[Story]:
+    """Both runs as a report tells them; their network is the demo's own, and so is their text."""
+    told = []
+    for name in demo.rows:
+        identity = read_recipe(demo.folder / name)["identity"]
+        vocab = Vocab(data=identity["flow.source.vocab.data"], masks=identity["flow.source.vocab.masks"])
+        told.append(Story.load(demo.folder / name, model=Neighbours(vocab), corpus=demo.corpus))
+    return told
 
 
 def text(offline: bool, say: Say) -> Corpus:
@@ -181,71 +226,6 @@ def entropy_bits(tokens: Int[Tensor, "n L"]) -> float:
     counts = torch.stack([torch.bincount(row, minlength=int(tokens.max()) + 1) for row in tokens]).double()
     p = counts / counts.sum(1, keepdim=True)
     return float(torch.special.entr(p).sum(1).mean()) / math.log(2)
-
-
-def report(demo: Demo, plots: list[str]) -> str:
-    """The same as a page of markdown, with the plots that were drawn."""
-    one, other = demo.rows.values()
-    fewer = 1 - other.jumps / one.jumps
-    rows = "\n".join(
-        f"| {name} | {r.jumps:.2f} ± {r.jumps_se:.2f} | {r.predicted_jumps:.2f} ± {r.predicted_jumps_se:.2f} | "
-        f"{r.b0_ppl:.3f} ± {r.b0_se:.3f} | {r.b1_ppl:.3f} ± {r.b1_se:.3f} | {r.bk_ppl:.3f} ± {r.bk_se:.3f} | "
-        f"{r.entropy_bits:.2f} |"
-        for name, r in demo.rows.items()
-    )
-    return f"""# Two flows on Morse code
-
-The same network, trained without and with exact optimal transport between noise and text.
-With it, tokens hop **{fewer:.1%} less often** on their way from noise to text.
-
-| pairs | jumps per sample | predicted from pairs alone | b0 ppl | b1 ppl | bk ppl | entropy, bits |
-|---|---|---|---|---|---|---|
-{rows}
-
-{SAMPLES} samples of {LENGTH} tokens, {SAMPLER_STEPS} Euler steps, η = 0, float32; ± is one standard error. b0 and bk
-bound the perplexity of these samples' law, b1 that of samples drawn with η = 1. A flow that learned nothing has the
-perplexity of its source, {demo.source_ppl:.3f}.
-
-{"".join(f"![{Path(plot).stem}]({plot}){chr(10)}" for plot in plots)}"""
-
-
-def draw(demo: Demo, say: Say) -> list[str]:
-    """Two plots beside the report, where matplotlib is installed; the names of their files."""
-    try:
-        import matplotlib
-    except ImportError:
-        say("no plots: pip install 'hopflow[report]' for matplotlib")
-        return []
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    plots = {"loss.png": _draw_losses, "jumps.png": _draw_jumps}
-    for name, draw_on in plots.items():
-        figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-        draw_on(demo, axes)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="upper right")
-        figure.savefig(demo.folder / name, dpi=150)
-        pyplot.close(figure)
-    return list(plots)
-
-
-def _draw_losses(demo: Demo, axes: Any) -> None:
-    for name in demo.rows:
-        curve = read(demo.folder / name / "metrics.jsonl")
-        axes.plot([r["step"] for r in curve], [r["loss"] for r in curve], color=COLOURS[name], label=name)
-    axes.set(xlabel="step", ylabel="loss, nats per token", title="What the network still has to guess")
-
-
-def _draw_jumps(demo: Demo, axes: Any) -> None:
-    for place, (name, row) in enumerate(demo.rows.items()):
-        axes.bar(place, row.jumps, 0.6, yerr=2 * row.jumps_se, capsize=6, color=COLOURS[name])
-        axes.plot([place - 0.36, place + 0.36], [row.predicted_jumps] * 2, color="black", ls="--", lw=1.2)
-        axes.annotate(f"{row.jumps:.1f}", (place, row.jumps / 2), ha="center", color="white", fontsize=13)
-    axes.plot([], [], color="black", ls="--", lw=1.2, label="predicted from pairs alone")
-    axes.set_xticks(range(len(demo.rows)), ["independent pairs", "optimal transport"])
-    axes.set(ylabel=f"jumps per sample of {LENGTH} tokens", title="How often tokens hop from noise to text (± 2 s.e.)")
-    axes.margins(y=0.2)
 
 
 def _ppl(estimate: Estimate) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .couplings import Coupling, Independent
+from .network import Network
 from .objectives import CrossEntropy, Objective
 from .paths import ConvexPath, PathSample
 from .predictions import Evidence, Prediction
@@ -50,6 +51,12 @@ class Flow:
     def scores(self, logits: Float[Tensor, "B L Vd"], sample: PathSample) -> Scores:
         """What the logits say under this flow's prediction."""
         return Scores.from_logits(logits, sample, self.prediction, self.source)
+
+    def ask(
+        self, model: Network, sample: PathSample, *, body: Network | None = None, count: int | None = None
+    ) -> Scores:
+        """What a network says of this sample (`Scores.from_network`)."""
+        return Scores.from_network(model, sample, self.prediction, self.source, body=body, count=count)
 
     def loss(self, logits: Float[Tensor, "B L Vd"], sample: PathSample) -> Float[Tensor, " B"]:
         """Nats of each sequence under this flow's objective."""

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .linear_rows import WideHead
 from .network import Network
 from .vocab import Vocab
 
@@ -15,6 +17,17 @@ TOKENS, GPU_TOKENS = 1 << 13, 1 << 16
 """Tokens that a network is shown at once."""
 LOGITS = 1 << 14
 """Numbers for each of these that a network without a head of its own may give: 512 MiB on a CPU, 4 GiB on a GPU."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a network says of one batch."""
+
+    logits: Callable[[Tensor, Tensor], Tensor]
+    """Of (row, position), row by row."""
+    draw: Callable[..., tuple[Tensor, Tensor] | None] = lambda *_: None
+    """Of (row, position, xt, shift, u): tokens drawn from the softmax of the logits, shifted at xt, and whether all is
+    sound; None where that has no way of its own."""
 
 
 class Reader:
@@ -33,6 +46,8 @@ class Reader:
         self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
         body = getattr(model, "features", None) if self._split else model
         self._body: Any = torch.compile(body, dynamic=False) if compile else body
+        head: Any = getattr(model, "head", None)
+        self._head = WideHead(head) if self._split and WideHead.suits(head) else head
         self._compiled, self._most = compile, 0
 
     def batch(self, length: int, device: torch.device) -> int:
@@ -43,8 +58,8 @@ class Reader:
 
     def read(
         self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"], dropped: Int[Tensor, "B L"], labels: Tensor | None
-    ) -> Callable[[Tensor, Tensor], Tensor]:
-        """Run the network, and give a function of (row, position) to logits."""
+    ) -> Reading:
+        """Run the network."""
         given = () if labels is None else (labels,)
         if self.calls == 1:
             return self._rows(xt, t, *given)
@@ -52,13 +67,14 @@ class Reader:
         rows = self._rows(torch.cat([xt, dropped]), torch.cat([t, t]), *both)
 
         def guided(row: Tensor, position: Tensor) -> Tensor:
-            with_, without = rows(torch.cat([row, row + len(xt)]), torch.cat([position, position])).float().chunk(2)
+            twice = torch.cat([row, row + len(xt)]), torch.cat([position, position])
+            with_, without = rows.logits(*twice).float().chunk(2)
             led = without + self.guidance * (with_ - without)
             return torch.where(with_.isinf() | without.isinf(), with_, led)  # what is impossible stays so
 
-        return guided
+        return Reading(guided)
 
-    def _rows(self, *inputs: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def _rows(self, *inputs: Tensor) -> Reading:
         model: Any = self.model
         if self._compiled:  # for one number of rows: the last, smaller batches are filled up
             self._most = max(self._most, len(inputs[0]))
@@ -67,15 +83,18 @@ class Reader:
         if not self._split:
             logits = self._body(*inputs)
             self.vocab.check_logits(logits)
-            return lambda row, position: logits[row, position]
+            return Reading(lambda row, position: logits[row, position])
         features = self._body(*inputs)
         weights = next(model.parameters(), features).dtype
 
         def rows(row: Tensor, position: Tensor) -> Tensor:
             # in the weights' own float type, also under autocast: bf16 logits keep three digits
             with torch.autocast(features.device.type, enabled=False):
-                logits: Tensor = model.head(features[row, position].to(weights))
+                logits: Tensor = self._head(features[row, position].to(weights))
             self.vocab.check_logits(logits)
             return logits
 
-        return rows
+        if not isinstance(self._head, WideHead):
+            return Reading(rows)
+        head = self._head
+        return Reading(rows, lambda row, position, *how: head.draw(features[row, position], *how))

@@ -23,7 +23,7 @@ from .generation import HOLE, Generation, Hops
 from .hints import did_you_mean
 from .network import Network, clock_dtype, home, resting
 from .noise import Noise
-from .reader import Reader
+from .reader import Reader, Reading
 from .samplers import Euler, Events, Sampler
 from .turns import Indices, Turns
 from .velocities import Eta, still_noise
@@ -114,6 +114,8 @@ class _Run:
         self.sampler = how["sampler"] if "sampler" in how else Euler(how.get("steps", 32))
         self.filter = Filter(how.get("temperature", 1.0), how.get("top_k"), how.get("top_p"), how.get("min_p"))
         self.draw, self.batch = how.get("draw", categorical), how.get("batch")
+        self.plain = self.draw is categorical and self.filter == Filter()
+        """Tokens are drawn from the prediction as it is."""
         self.device = torch.device(how.get("device") or home(model))
         self.reader = Reader(model, flow.vocab, how.get("guidance", 1.0), how.get("compile", False))
         self.clock = clock_dtype(model)
@@ -222,21 +224,24 @@ class _Wave:
             for part in self._parts(chosen):
                 e, at = self._events(events[part]), self._there(place[part])
                 before = self.tokens[e.row, e.position]
-                seen = None if read is None or (proposals and self.blind) else read(at, e.position)
-                log_p = None if seen is None else self._log_p(seen, before, e)
-                after, moved = (self._proposed if proposals else self._redrawn)(log_p, before, e)
+                if not proposals:
+                    assert read is not None
+                    after, moved = self._redrawn(read, at, before, e), torch.ones_like(before, dtype=torch.bool)
+                else:
+                    seen = None if read is None or self.blind else read.logits(at, e.position)
+                    after, moved = self._proposed(None if seen is None else self._log_p(seen, before, e), before, e)
                 self.tokens[e.row, e.position] = after
                 self.redraws[e.row, e.position] += moved
                 self.changes[e.row, e.position] += after != before
                 if self.run.keeps:
                     self.hops.append((self.rows[e.row], e.t, e.position, before, after))
 
-    def _ask(self, rows: Indices, t: NDArray[np.float64]) -> Callable[[Tensor, Tensor], Tensor]:
+    def _ask(self, rows: Indices, t: NDArray[np.float64]) -> Reading:
         """The network's logits at places of this batch, each sequence at its own time."""
         at = self._there(rows)
         labels = None if self.labels is None else self.labels[at]
         unprompted = torch.where(self.fixed[at], self.source[at], self.tokens[at])
-        clock = torch.from_numpy(t).to(self.run.clock).to(self.run.device)
+        clock = self._sent_soon(torch.from_numpy(t).to(self.run.clock))
         return self.run.reader.read(self.tokens[at], clock, unprompted, labels)
 
     def _log_p(self, logits: Float[Tensor, "m Vd"], xt: Int[Tensor, " m"], e: Events) -> Float[Tensor, "m Vd"]:
@@ -244,9 +249,16 @@ class _Wave:
         self.sound &= ~torch.isnan(log_p[:, 0]).any()  # one NaN makes the whole row NaN
         return self.run.filter(log_p)
 
-    def _redrawn(self, log_p: Tensor | None, before: Tensor, e: Events) -> tuple[Tensor, Tensor]:
-        assert log_p is not None
-        return self.run.draw(log_p, e.token), torch.ones_like(before, dtype=torch.bool)
+    def _redrawn(self, read: Reading, at: Tensor, before: Tensor, e: Events) -> Tensor:
+        """Tokens of the prediction."""
+        if self.run.plain:
+            shift = self.run.flow.prediction.shift(before, e.rest, self.run.flow.source)
+            certain = torch.isinf(shift)
+            drawn = read.draw(at, e.position, before, torch.where(certain, 0.0, shift), e.token)
+            if drawn is not None:
+                self.sound &= drawn[1]
+                return torch.where(certain, before, drawn[0])
+        return self.run.draw(self._log_p(read.logits(at, e.position), before, e), e.token)
 
     def _proposed(self, log_p: Tensor | None, before: Tensor, e: Events) -> tuple[Tensor, Tensor]:
         """A token of the source, accepted with chance 1 - ρP(xt).  theory.md (F_N)"""
@@ -278,7 +290,11 @@ class _Wave:
         return Events(*(column[at.to(column.device)] for column in columns))
 
     def _there(self, which: Indices) -> Int[Tensor, " m"]:
-        return torch.from_numpy(which).to(self.run.device)
+        return self._sent_soon(torch.from_numpy(which))
+
+    def _sent_soon(self, x: Tensor) -> Tensor:
+        """On the device; from page-locked memory a host need not wait for a GPU to copy."""
+        return (x.pin_memory() if self.run.device.type == "cuda" else x).to(self.run.device, non_blocking=True)
 
     def _check(self) -> None:
         if not bool(self.sound):

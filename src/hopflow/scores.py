@@ -11,11 +11,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
+from .linear_rows import kernels, linear_three
+from .network import Network
 from .paths import PathSample
 from .predictions import Prediction
 from .sources import Source
@@ -36,6 +38,45 @@ class Scores:
     source: Source
     over_rows: Callable[..., Tensor]
     """`over_rows(fn, *columns (B, L))`: fn(logits (n, Vd), *columns (n,)) on all rows in chunks; differentiable."""
+    at_open: Callable[[], Tensor] | None = None
+    """The three numbers (B, L, 3), right where the prediction is open; None: by `over_rows`, of all rows."""
+
+    @classmethod
+    def from_network(
+        cls,
+        model: Network,
+        sample: PathSample,
+        prediction: Prediction,
+        source: Source,
+        *,
+        body: Network | None = None,
+        count: int | None = None,
+    ) -> "Scores":
+        """Ask the network; where it offers features and a head, the head runs only where xt is not certain to stay.
+
+        `body` stands for `model.features`, such as a compiled one; `count` is the number of those places, if it is
+        known: to count them makes the host wait for a GPU.
+        """
+        head = getattr(model, "head", None)
+        body = body or getattr(model, "features", None)
+        if not callable(head) or not callable(body):
+            return cls.from_logits(model(sample.xt, sample.t), sample, prediction, source)
+        rows = _open_rows(sample, prediction, source, count)
+        features = body(sample.xt, sample.t)
+
+        def over_rows(fn: Rows, *columns: Tensor) -> Tensor:
+            return cls.from_logits(head(features), sample, prediction, source).over_rows(fn, *columns)
+
+        def at_open() -> Tensor:
+            some, xt, x1 = (x.flatten(0, 1) for x in (features, sample.xt, sample.x1))
+            if rows is not None:
+                some, xt, x1 = (x.index_select(0, rows) for x in (some, xt, x1))
+            three = _three_of(head, some, xt, x1, source)
+            if rows is not None:
+                three = three.new_zeros(sample.xt.numel(), 3).index_copy(0, rows, three)
+            return three.unflatten(0, sample.xt.shape)
+
+        return cls(sample, prediction, source, over_rows, at_open)
 
     @classmethod
     def from_logits(
@@ -92,6 +133,8 @@ class Scores:
 
     @cached_property
     def _three(self) -> tuple[Tensor, ...]:
+        if self.at_open is not None:
+            return self.at_open().unbind(-1)
         return self.over_rows(_three, self.sample.xt, self.sample.x1).unbind(-1)
 
     @cached_property
@@ -117,6 +160,31 @@ def _three(logits: Float[Tensor, "n Vd"], xt: Int[Tensor, " n"], x1: Int[Tensor,
     others = logits.scatter(1, column, torch.where(is_data[:, None], -torch.inf, there)).logsumexp(1)
     at_xt = torch.where(is_data, there[:, 0], -torch.inf)
     return torch.stack([others, at_xt, logits.gather(1, x1[:, None])[:, 0]], dim=1)
+
+
+def open_places(sample: PathSample, prediction: Prediction, source: Source) -> Bool[Tensor, "B L"]:
+    """Where P is not δ_xt: there only does it matter what a network says."""
+    return ~torch.isinf(prediction.shift(sample.xt, sample.rest, source))
+
+
+def _open_rows(
+    sample: PathSample, prediction: Prediction, source: Source, count: int | None
+) -> Int[Tensor, " m"] | None:
+    """The open places among all B·L; None: everywhere."""
+    if not prediction.stays(source):
+        return None
+    places = open_places(sample, prediction, source).flatten()
+    return places.nonzero()[:, 0] if count is None else places.byte().argsort(descending=True, stable=True)[:count]
+
+
+def _three_of(head: Any, features: Tensor, xt: Tensor, x1: Tensor, source: Source) -> Float[Tensor, "n 3"]:
+    module = kernels(head, features)
+    if module is not None:
+        return linear_three(module, features, head, xt, x1)
+    logits = head(features)
+    source.vocab.check_logits(logits)
+    three: Tensor = _Rowwise.apply(_three, logits, xt, x1)
+    return three
 
 
 class _Rowwise(torch.autograd.Function):

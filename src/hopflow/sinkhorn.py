@@ -69,19 +69,18 @@ def sinkhorn(
     _check(cost, eps, tol, max_iterations)
     wide = torch.promote_types(cost.dtype, torch.float32)
     c = cost.detach().to(wide)
-    unit = _unit(c, scale)
-    problem = _Problem(c / -unit[..., None, None] / eps)
+    unit = _unit(cost, c, scale)
+    relative = c / -unit[..., None, None]
     stages = [eps] if potentials is not None else list(_stages(eps))
     g = torch.zeros_like(c[..., 0, :]) if potentials is None else potentials[1].to(c) / unit[..., None]
     done = torch.zeros(cost.shape[:-2], dtype=torch.long, device=c.device)
-    last = len(stages) - 1
+    count, last = 0, len(stages) - 1
     for stage, at in enumerate(stages):
-        left = max(1, max_iterations - int(done.max())) if done.numel() else 1
+        left = max(1, max_iterations - count)
         budget, goal = (left, tol / 2) if stage == last else (min(left, 4 * CHECK_EVERY), max(tol, 0.05))
-        here = problem if at == eps else _Problem(problem.s * (eps / at))
-        end = here.iterate(g / at, goal, budget)
-        g, done = end.gamma * at, done + end.used
-    rows = end.kernel * end.v[..., None, :]
+        end = _Problem(relative, at).iterate(g / at, goal, budget)
+        g, done, count = end.gamma * at, done + end.used, count + end.count
+    rows = end.kernel.mul_(end.v[..., None, :])
     rows /= rows.sum(-1, keepdim=True)
     off = rows.mean(-2) - 1 / rows.shape[-1]
     error = off.abs().sum(-1)
@@ -99,67 +98,83 @@ class _End:
     kernel: Tensor
     v: Tensor
     used: Tensor
+    count: int
 
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """One problem in units of its regularisation: s = -cost/reg, potentials phi = f/reg and gamma = g/reg."""
+    """One problem in units of its regularisation: s = relative/eps = -cost/reg, potentials phi = f/reg, gamma = g/reg.
 
-    s: Float[Tensor, "*batch n m"]
+    s itself is never held: it costs a pass over the matrix, which is what everything here costs.
+    """
+
+    relative: Float[Tensor, "*batch n m"]
+    eps: float
+
+    def raised(self, potential: Tensor) -> Tensor:
+        """s plus a potential, in one pass."""
+        return torch.add(potential, self.relative, alpha=1 / self.eps)
 
     def rows(self, gamma: Tensor) -> Tensor:
         """The phi that gives every row its mass."""
-        return math.log(self.s.shape[-1]) - torch.logsumexp(self.s + gamma[..., None, :], -1)
+        return math.log(self.relative.shape[-1]) - torch.logsumexp(self.raised(gamma[..., None, :]), -1)
 
     def columns(self, phi: Tensor) -> Tensor:
         """The gamma that gives every column its mass."""
-        return math.log(self.s.shape[-2]) - torch.logsumexp(self.s + phi[..., :, None], -2)
+        return math.log(self.relative.shape[-2]) - torch.logsumexp(self.raised(phi[..., :, None]), -2)
 
     def kernel(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
-        """exp(phi + s + gamma) and phi, with the phi that gives every row its mass; one exponential per entry."""
-        t = self.s + gamma[..., None, :]
-        top = t.amax(-1, keepdim=True)
-        k = t.sub_(top).exp_()
-        scale = self.s.shape[-1] / k.sum(-1, keepdim=True)
-        return k.mul_(scale), (scale.log() - top)[..., 0]
+        """exp(phi + s + gamma)/m and phi, with the phi that gives every row its mass; one exponential per entry."""
+        t = self.raised(gamma[..., None, :])
+        top = t.amax(-1)
+        k = torch.softmax(t, -1)
+        return k, math.log(k.shape[-1]) + k.amax(-1).log() - top  # the largest entry of a row is far from 0
 
     def iterate(self, gamma: Tensor, goal: float, budget: int) -> _End:
         """Improve gamma until every batch element meets the goal.
 
-        Potentials are absorbed into a kernel K = exp(phi + s + gamma), on which an iteration is two products with a
+        Potentials are absorbed into a kernel K = exp(phi + s + gamma)/m, on which an iteration is two products with a
         vector. When the scalings leave the range of floats, some iterations are done in the log domain instead.
         (Over-relaxation was tried: at most half the iterations, and only where a thousand are needed.)
         """
-        used = torch.zeros(self.s.shape[:-2], dtype=torch.long, device=self.s.device)
-        error = torch.full(self.s.shape[:-2], math.inf, dtype=self.s.dtype, device=self.s.device)
-        safe = 0.25 * math.log(torch.finfo(self.s.dtype).max)
+        n, m = self.relative.shape[-2:]
+        used = torch.zeros(self.relative.shape[:-2], dtype=torch.long, device=gamma.device)
+        error = torch.full_like(used, math.inf, dtype=gamma.dtype)
+        safe = 0.25 * math.log(torch.finfo(gamma.dtype).max)
         count = 0
         while True:
             kernel, phi = self.kernel(gamma)
             u, v = torch.ones_like(phi), torch.ones_like(gamma)
-            in_range = True
-            while in_range:
-                mass = _apply(kernel.mT, u) / u.shape[-1]  # of the columns, were v = 1
-                error = torch.where(error <= goal, error, (v * mass - 1).abs().mean(-1))
-                running = error > goal
-                if count >= budget or not bool(running.any()):
-                    return _End(phi + u.log(), gamma + v.log(), kernel, v, used)
+            mass = _apply(kernel.mT, u) * (m / n)  # of the columns, were v = 1
+            error = torch.where(error <= goal, error, (v * mass - 1).abs().mean(-1))
+            running = error > goal
+            some = bool(running.any())
+            while some and count < budget:
                 kept, steps = (u, v), min(CHECK_EVERY, budget - count)
                 for step in range(steps):
-                    v = u.shape[-1] / _apply(kernel.mT, u) if step else 1 / mass
-                    u = v.shape[-1] / _apply(kernel, v)
+                    v = n / m / _apply(kernel.mT, u) if step else 1 / mass
+                    u = 1 / _apply(kernel, v)
                 u, v = (torch.where(running[..., None], new, old) for new, old in zip((u, v), kept, strict=True))
-                in_range = bool(torch.stack([u.log().abs().amax(), v.log().abs().amax()]).max() < safe)  # not if NaN
+                mass = _apply(kernel.mT, u) * (m / n)
+                after = torch.where(error <= goal, error, (v * mass - 1).abs().mean(-1))
+                largest = torch.stack([u.log().abs().amax(), v.log().abs().amax()]).max()
+                # both answers at once: a look makes a GPU wait
+                in_range, some_after = torch.stack([largest < safe, (after > goal).any()]).tolist()  # not if NaN
+                used = used + running * (steps if in_range else min(LOG_STEPS, steps))
                 if not in_range:
                     steps = min(LOG_STEPS, steps)
                     gamma = gamma + kept[1].log()
                     for _ in range(steps):
                         gamma = torch.where(running[..., None], self.columns(self.rows(gamma)), gamma)
-                count, used = count + steps, used + running * steps
+                    count += steps
+                    break
+                count, error, some, running = count + steps, after, some_after, after > goal
+            else:
+                return _End(phi + u.log(), gamma + v.log(), kernel, v, used, count)
 
 
 def _apply(kernel: Tensor, vector: Tensor) -> Tensor:
-    return (kernel @ vector[..., None])[..., 0]
+    return kernel @ vector if vector.ndim == 1 else (kernel @ vector[..., None])[..., 0]
 
 
 def _stages(eps: float) -> Iterator[float]:
@@ -171,13 +186,18 @@ def _stages(eps: float) -> Iterator[float]:
     yield eps
 
 
-def _unit(c: Tensor, scale: Tensor | float | None) -> Tensor:
+def _unit(cost: Tensor, c: Tensor, scale: Tensor | float | None) -> Tensor:
     """What eps is relative to, per batch element; a cost that is zero everywhere has no scale, and needs none."""
-    largest = c.amax((-2, -1))
-    unit = largest if scale is None else torch.as_tensor(scale, dtype=c.dtype, device=c.device).expand(largest.shape)
-    flat = c.amin((-2, -1)) == largest
-    unit = torch.where(flat & (unit <= 0), 1.0, unit)
-    if not bool((unit > 0).all() & torch.isfinite(unit).all()):
+    lowest, largest = c.amin((-2, -1)), c.amax((-2, -1))
+    if scale is None:
+        unit = largest
+    elif isinstance(scale, Tensor):
+        unit = scale.to(largest).expand(largest.shape)
+    else:
+        unit = torch.full_like(largest, scale)
+    unit = torch.where((lowest == largest) & (unit <= 0), 1.0, unit)
+    if not bool((torch.isfinite(lowest) & torch.isfinite(largest) & torch.isfinite(unit) & (unit > 0)).all()):
+        check_finite(cost)
         raise ValueError(
             f"eps is relative to the largest entry of the cost, which is {float(unit.min()):g}; for a cost without its "
             f"row and column constants pass scale=, the largest entry of the full cost"
@@ -192,4 +212,3 @@ def _check(cost: Tensor, eps: float, tol: float, max_iterations: int) -> None:
         raise ValueError(f"eps must be positive and finite; got {eps}. For eps = 0 use ExactOT.")
     if not tol > 0 or max_iterations < 1:
         raise ValueError(f"tol must be positive and max_iterations at least 1; got {tol} and {max_iterations}")
-    check_finite(cost)

@@ -54,6 +54,18 @@ def test_the_grids_hold_what_they_promise():
     assert set(short) <= set(whole)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the command itself runs it there")
+def test_what_is_measured_on_a_gpu_is_right_on_a_cpu():
+    case = bench.Case("squared_embedding", 24, 16, 500, 12)
+    rows = bench.measure_on(torch.device("cpu"), case, 3, bench._pot())
+    value = {row.solver: row.value for row in rows}
+    assert value["hopflow_cost"] == pytest.approx(value["cdist_float32"], rel=1e-5)
+    assert value["hopflow_sinkhorn"] == pytest.approx(value["pot_sinkhorn"], rel=1e-4)
+    assert value["hopflow_exact"] < value["hopflow_sinkhorn"] < value["hopflow_cost"]
+    assert all(row.marginal_error < 1e-4 for row in rows)
+    assert {case.n for case in bench.gpu_grid()} == {512, 1024, 2048, 4096}
+
+
 def test_a_run_leaves_the_threads_of_torch_as_they_were(monkeypatch):
     monkeypatch.setattr(bench, "measure", lambda case, split, pot: [])
     before = torch.get_num_threads()
@@ -87,6 +99,7 @@ def test_the_command_prints_a_table_and_writes_json(hopflow, monkeypatch, tmp_pa
         (str(coupling), updates) for coupling in (ExactOT(), ExactOT(SquaredEmbedding())) for updates in (1, 8)
     ]
     assert all(row["slowdown"] == row["seconds_paired"] / row["seconds_plain"] - 1 for row in content["hiding"])
+    assert all(row["slowdown_stderr"] >= 0 and row["blocks"] == 2 for row in content["hiding"])
     assert "hidden behind a 100 ms step" in ended.out
     assert ended.out.count("ExactOT(cost=") == 4
 

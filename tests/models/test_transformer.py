@@ -359,12 +359,19 @@ def test_half_precision_stays_near_double(dtype):
     assert error < (1e-5 if dtype == torch.float32 else 0.05)
 
 
-def test_under_autocast_logits_are_bf16_and_the_stream_of_features_float32():
+def test_under_autocast_the_stream_between_blocks_and_logits_are_bf16_and_features_float32():
     network = awake(model()).float()
     xt, t = batch()
+    streams = []
+    for block in network.blocks:
+        block.register_forward_hook(lambda block, inputs, output: streams.append(output.dtype))
     with torch.autocast("cpu", torch.bfloat16):
-        assert network(xt, t.float()).dtype == torch.bfloat16
-        assert network.features(xt, t.float()).dtype == torch.float32
+        logits, features = network(xt, t.float()), network.features(xt, t.float())
+    assert logits.dtype == torch.bfloat16
+    assert set(streams) == {torch.bfloat16}
+    assert features.dtype == torch.float32
+    exact = network(xt, t.float())
+    assert float((logits - exact).detach().norm() / exact.detach().norm()) < 0.05
 
 
 def test_a_network_generates():

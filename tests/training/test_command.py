@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import re
+import signal
 import sys
 import tomllib
 from dataclasses import asdict
@@ -9,12 +12,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from commands import FOX, SMALL
 from hopflow.cli import output, training_log
 from hopflow.cli.train import best
-from hopflow.recipes import Recipe, named, names, resolve
+from hopflow.recipes import Recipe, build, named, names, resolve
+from hopflow.training import loop
 from hopflow.training.metrics import read
+from hopflow.training.signals import Interrupted
+from hopflow.training.trainer import Trainer
 
 KEYS = (*SMALL, "workers=0", "coupling=exact", "cost=hamming", "save_every=2")
 
@@ -45,6 +52,8 @@ def test_training_a_text_file_says_what_how_and_where(hopflow, fox, tmp_path, mo
     assert shown["steps"].split() == ["4,", "256", "tokens"]
     assert "runs/fox: checkpoints, metrics.csv, metrics.jsonl, recipe.json, samples.jsonl" in shown["folder"]
     assert shown["draw from it"].strip() == "hopflow sample runs/fox"
+    assert shown["measure it"].strip() == "hopflow eval runs/fox"
+    assert shown["look at it"].strip() == "hopflow report runs/fox"
     assert shown["train longer"].strip() == "hopflow train runs/fox steps=8"
 
 
@@ -205,37 +214,133 @@ def test_a_recipe_that_is_not_there_is_named_with_the_nearest(hopflow, words):
 
 def test_silence_is_told_about_even_when_no_step_ends(monkeypatch, capsys):
     monkeypatch.setattr(training_log, "QUIET", 0.04)
-    with training_log.training(output.console(stderr=True), 10) as log:
+    with training_log.training(output.console(stderr=True), Recipe(steps=10)) as log:
         said = ""
+        log.step(3, 10)  # where an earlier call had stopped
         while "the first step is under way (0 s)" not in said:
             said += capsys.readouterr().err
-        log.step(4, 10)  # where an earlier call had stopped after 3
+        log.step(4, 10)
         while "step 4/10 is done, what follows takes longer" not in said:
             said += capsys.readouterr().err
 
 
-def test_the_time_that_is_left_counts_the_steps_of_this_call_only(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(training_log, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_the_time_that_is_left_counts_the_steps_of_this_call_only(clock):
     log = training_log.TrainingLog(100, lambda text: None)
-    for done in (51, 52, 53, 54):
-        clock.now += 2.0
+    clock.now += 50.0  # reading a checkpoint is no step
+    for done in (50, 51, 52, 53, 54):
         log.step(done, 100)
+        clock.now += 2.0
+    clock.now -= 2.0
     assert log.now() == "step 54/100, 1 min 32 s left"
+    clock.now += 3.0
+    assert log.now() == "step 54/100, 1 min 29 s left"  # it goes on while a step is under way
 
 
-def test_on_a_terminal_the_lines_stand_above_a_bar_that_starts_where_the_run_goes_on():
-    from rich.console import Console
+ROW = {"step": 6, "loss": 1.0, "grad_norm": 0.5, "tokens_per_s": 1000.0, "memory_bytes": 2**20}
 
-    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
-    row = {"step": 6, "loss": 1.0, "grad_norm": 0.5, "tokens_per_s": 1000.0, "memory_bytes": 2**20}
-    with training_log.training(screen, 10) as log:
+
+def terminal(width: int = 100) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, force_interactive=True, width=width, _environ={})
+
+
+def bar(screen: Console) -> str:
+    """What stands beside the bar when it was drawn last."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.file.getvalue()).rpartition("━")[2].strip()
+
+
+def test_on_a_terminal_the_lines_stand_above_a_bar_that_starts_where_the_run_goes_on(clock):
+    screen = terminal()
+    with training_log.training(screen, Recipe(steps=10)) as log:
+        log.step(6, 10)
+        log.bar.refresh()
+        assert bar(screen) == "6/10"  # neither 0/10 nor a speed that counts steps of an earlier call
+        clock.now += 2.0
+        log.row({**ROW, "jumps": 3.0, "jumps_se": 0.1, "jumps_n": 5})
         log.step(7, 10)
-        log.row({**row, "jumps": 3.0, "jumps_se": 0.1, "jumps_n": 5})
+        log.bar.refresh()
+        assert bar(screen) == "7/10  1,000 tok/s  6.0 s left"
+        clock.now += 6.0
+        log.step(10, 10)
     said = screen.file.getvalue()
     assert "step  7/10  loss 1.0000  grad 0.50  1,000 tok/s  1.0 MiB" in said
     assert "jumps 3.00 ± 0.1 per sample (n=5)" in said
-    assert " 7/10" in said.rpartition("━")[2]
+    assert bar(screen) == "10/10  1,000 tok/s  in 8.0 s"
+
+
+def test_a_narrow_terminal_keeps_the_step_and_the_time_in_one_line(clock):
+    screen = terminal(width=40)
+    with training_log.training(screen, Recipe(steps=200_000)) as log:
+        log.step(0, 200_000)
+        clock.now += 1.0
+        log.row(ROW)
+        log.step(1, 200_000)
+        log.bar.refresh()
+        assert bar(screen) == "1/200000  2 d 7 h left"
+
+
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_colours_that_are_asked_for_put_no_bar_into_a_log_file(hopflow, fox, tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    result = hopflow("train", fox, *KEYS, "steps=2", f"out={tmp_path / 'run'}")
+    assert result.code == 0
+    assert "\x1b[?25l" not in result.err  # nothing hid the cursor
+    assert [line.partition("  ")[0] for line in result.err.splitlines() if "loss" in line] == ["step 1/2", "step 2/2"]
+
+
+def test_a_dumb_terminal_gets_plain_lines(capsys, monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    with training_log.training(screen, Recipe(steps=10)) as log:
+        log.step(0, 10)
+        log.row(ROW)
+    assert screen.file.getvalue() == ""
+    assert capsys.readouterr().err == "step  7/10  loss 1.0000  grad 0.50  1,000 tok/s  1.0 MiB\n"
+
+
+@pytest.mark.parametrize("interactive", [False, True])
+def test_a_process_that_is_not_the_first_prints_plain_lines_with_its_rank(capfd, interactive):
+    screen = terminal()
+    screen.is_interactive = interactive
+    with training_log.training(screen, Recipe(steps=30, log_every=10, device="cpu"), rank=3) as log:
+        for done in range(8, 31):
+            log.step(done, 30)
+    lines = capfd.readouterr().err.replace("\r", "").splitlines()
+    assert [line.rpartition("  ")[0] for line in lines] == [f"rank 3: step {n}/30" for n in (11, 21, 30)]
+    assert all(line.endswith(("MiB", "GiB")) for line in lines)
+    assert screen.file.getvalue() == ""  # no second bar
+
+
+def test_speed_and_time_are_counted_from_where_a_run_goes_on(fox, tmp_path, monkeypatch):
+    now, told, update = SimpleNamespace(seconds=100.0), [], Trainer.update
+
+    def half_a_second(self: Trainer, step: int, **options: object) -> None:
+        update(self, step, **options)
+        now.seconds += 0.5
+
+    def stop_after_six(done: int, steps: int) -> None:
+        told.append(done)
+        if done == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now.seconds))
+    monkeypatch.setattr(Trainer, "update", half_a_second)
+    keys = {word.partition("=")[0]: word.partition("=")[2] for word in KEYS}
+    recipe = resolve(fox, {**keys, "steps": "14", "log_every": "4", "out": str(tmp_path / "run")})
+    with pytest.raises(Interrupted):
+        build(recipe).train(progress=stop_after_six)
+    now.seconds += 3600
+    build(recipe).train(progress=lambda done, steps: told.append(done))
+    assert told == [*range(7), *range(6, 15)]
+    rows = read(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [0, 4, 8, 12, 13]
+    assert [row["tokens_per_s"] for row in rows] == [4 * 16 / 0.5] * 5
+    assert [row["seconds"] for row in rows] == [0.5, 2.5, 4.5, 6.5, 7.0]
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def note_inputs(home: Path):
 
         def noted(self: Trainer, step: int, **options: object) -> None:
             update(self, step, **options)
-            x0, x1, t, u = self.task.batch(step)
-            content = {"x0": x0.contiguous(), "x1": x1.contiguous(), "t": t.contiguous(), "u": u.contiguous()}
+            names = ("x0", "x1", "xt", "t")
+            content = {k: x.contiguous() for k, x in zip(names, self.task.batch(step).tensors, strict=False)}
             save_file(content, home / f"{step}-{self.share.rank}.safetensors")
 
         Trainer.update = noted
@@ -74,6 +74,17 @@ def test_a_run_goes_on_with_another_number_of_processes_and_is_given_the_same(fo
         one, other = given(homes["alone"], step), given(homes["changing"], step)
         assert all(torch.equal(one[name], other[name]) for name in one), step
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+
+
+def test_the_first_process_speaks_for_all_and_the_others_say_that_they_are_there(fox, tmp_path):
+    first, second = start(fox, tmp_path / "run", 2, "coupling=independent", "steps=3")
+    assert (first.wait(), second.wait()) == (0, 0), first.said + second.said
+    assert first.said.count("nats per token") == 1
+    assert [line.partition("  ")[0] for line in first.said.splitlines() if "loss " in line] == [
+        f"step {n}/3" for n in (1, 2, 3)
+    ]
+    told = [line for line in second.said.splitlines() if "Gloo" not in line]  # its own word on connections
+    assert [line.partition("  ")[0] for line in told] == [f"rank 1: step {n}/3" for n in (1, 2, 3)]
 
 
 def lose(fox: str, out: Path, victim: int, after: int, world: int = 2) -> None:

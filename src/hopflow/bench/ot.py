@@ -72,6 +72,12 @@ def grid(full: bool = False, n: int | None = None) -> Iterator[Case]:
                 yield Case("squared_embedding", size, length, WORDS, width)
 
 
+def gpu_grid(n: int | None = None) -> Iterator[Case]:
+    """What is solved where there is a GPU, its cost matrix computed there."""
+    for size in (n,) if n else (512, 1024, 2048, 4096):
+        yield Case("squared_embedding", size, 128, WORDS, 768)
+
+
 def run(
     *, full: bool = False, n: int | None = None, seed: int = 0, progress: Callable[[str], None] = lambda text: None
 ) -> list[Row]:
@@ -86,6 +92,10 @@ def run(
         split = problem(case, seed)  # the largest takes minutes, whatever solves it: all threads
         with one_thread():
             rows += measure(case, split, pot)
+    for case in gpu_grid(n) if torch.cuda.is_available() else ():
+        progress(f"{case} on the GPU")
+        with one_thread():
+            rows += measure_on(torch.device("cuda"), case, seed, pot)
     return rows
 
 
@@ -131,14 +141,58 @@ def measure(case: Case, split: Split, pot: Any) -> list[Row]:
     return rows
 
 
+def measure_on(device: torch.device, case: Case, seed: int, pot: Any) -> list[Row]:
+    """The cost matrix of a case on a GPU, as it is computed there and in float32, and what solves it from there.
+
+    POT in float64, as it is called, and in float32; ours in float64, which the time includes turning it into.
+    """
+    x0, x1, table = (part.to(device) for part in drawn(case, seed))
+    split = SquaredEmbedding().split(x0, x1, table)
+    full, scale, name = split.full().double(), split.max(), device.type
+    independent = float(full.mean())
+    uniform = torch.full((case.n,), 1 / case.n, dtype=torch.float64, device=device)
+
+    def plain() -> Tensor:
+        return torch.cdist(table[x1].flatten(1), table[x0].flatten(1)).square_()
+
+    def theirs(dtype: torch.dtype) -> Callable[[], Any]:
+        mass, cost = uniform.to(dtype), full.to(dtype)
+        return lambda: pot.sinkhorn(mass, mass, cost / cost.max(), EPS, stopThr=TOL)
+
+    def row(solver: str, solve: Callable[[], Any], value: Callable[[Any], tuple[float, float]]) -> Row:
+        ms, found = _timed(solve, name)
+        paid, error = value(found)
+        return Row(solver, case, name, ms, paid, error, 1 - paid / independent)
+
+    def of_plan(plan: Tensor) -> tuple[float, float]:
+        t = plan.double()
+        return float((t * full).sum()), float(sum((t.sum(axis) - 1 / case.n).abs().sum() for axis in (0, 1)))
+
+    def ours() -> Plan:
+        return sinkhorn(split.pairwise.double(), EPS, scale=scale, tol=TOL)
+
+    return [
+        row("hopflow_cost", lambda: SquaredEmbedding().split(x0, x1, table), lambda found: (found.mean(), 0.0)),
+        row("cdist_float32", plain, lambda found: (float(found.double().mean()), 0.0)),
+        row("hopflow_exact", lambda: ot.assignment(split.pairwise), lambda order: (split.paid(order), 0.0)),
+        row("hopflow_sinkhorn", ours, lambda found: of_plan(found.plan() / case.n)),
+        row("pot_sinkhorn", theirs(torch.float64), of_plan),
+        row("pot_sinkhorn_float32", theirs(torch.float32), of_plan),
+    ]
+
+
 def problem(case: Case, seed: int) -> Split:
     """The cost of a case, as a coupling would solve it."""
+    x0, x1, table = drawn(case, seed)
+    return Hamming().split(x0, x1) if case.width is None else SquaredEmbedding().split(x0, x1, table)
+
+
+def drawn(case: Case, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """x0, x1 and an embedding table, of width 0 where the cost reads none."""
     generator = torch.Generator().manual_seed(seed)
     law = torch.ones(case.tokens) if case.tokens < WORDS else 1 / torch.arange(1, case.tokens + 1)
     x0, x1 = torch.multinomial(law, 2 * case.n * case.length, True, generator=generator).view(2, case.n, case.length)
-    if case.width is None:
-        return Hamming().split(x0, x1)
-    return SquaredEmbedding().split(x0, x1, torch.randn(case.tokens, case.width, generator=generator))
+    return x0, x1, torch.randn(case.tokens, case.width or 0, generator=generator)
 
 
 def _timed(solve: Callable[[], Any], device: str) -> tuple[float, Any]:

@@ -17,6 +17,7 @@ from . import bench, config, data, demo, infill, looks, reproduce, sample, train
 from .codes import BUG, ENVIRONMENT, INTERRUPTED, OK, USER
 from .compare import compare
 from .eval import evaluate
+from .report import report
 
 # mistakes in a file name that the user typed; every other OSError is the machine's doing
 USER_ERRNO = {
@@ -38,6 +39,7 @@ app.command()(sample.sample)
 app.command()(infill.infill)
 app.command("eval")(evaluate)
 app.command()(compare)
+app.command()(report)
 app.command()(demo.demo)
 app.command("list")(config.list_recipes)
 app.add_typer(config.app, name="config")

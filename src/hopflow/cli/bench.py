@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ..bench.pairs import Row as Hidden
     from ..bench.sample import Case
     from ..bench.sample import Row as Sampled
+    from ..bench.train import Case as TrainCase
+    from ..bench.train import Row as Trained
 
 app = typer.Typer(help="Measure speed side by side with others, in one run.")
 
@@ -60,6 +62,7 @@ def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug
     chosen = parse_settings(settings or [], readers)
     check_target(json_file)
     from ..bench import sample
+    from ..bench.machine import machine
     from ..training.devices import choose_device
 
     device = choose_device(chosen.pop("device", "auto"))
@@ -69,8 +72,56 @@ def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug
     with progress_line() as progress:
         rows = sample.run(case, progress)
     if json_file:
-        write_json(json_file, {"case": case.as_json(), "rows": [row.as_json() for row in rows]})
+        write_json(json_file, {"machine": machine(device), "case": case.as_json(), "rows": [r.as_json() for r in rows]})
     _show_sampling(case, rows, console())
+
+
+@app.command("train")
+def bench_train(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
+    """Time a step of training: as it is, with each optimisation left out, and as plain code, in one run.
+
+    Settings: batch=16, length=64, tokens=2000, size=tiny, steps=5, source=all (uniform: every position in the loss;
+    multimask: those that are masked), seed=0, device=auto. On a GPU the defaults are batch=512, length=128,
+    tokens=50257, size=small, steps=20.
+    """
+    readers: dict[str, Callable[[str], Any]] = {
+        "batch": batch_size,
+        "length": row_length,
+        "tokens": whole_number,
+        "size": str,
+        "steps": whole_number,
+        "source": one_of("all", "uniform", "multimask"),
+        "seed": whole_number,
+        "device": str,
+    }
+    chosen = parse_settings(settings or [], readers)
+    check_target(json_file)
+    from ..bench import train
+    from ..bench.machine import machine
+    from ..training.devices import choose_device
+
+    device = choose_device(chosen.pop("device", "auto"))
+    if (only := chosen.pop("source", "all")) != "all":
+        chosen["sources"] = (only,)
+    case = train.Case.on(device, **chosen)
+    with progress_line() as progress:
+        rows = train.run(case, progress=progress)
+    if json_file:
+        write_json(
+            json_file, {"machine": machine(device), "case": case.as_json(), "rows": [row.as_json() for row in rows]}
+        )
+    _show_training(case, rows, console())
+
+
+def _show_training(case: "TrainCase", rows: "list[Trained]", screen: "Console") -> None:
+    title = f"{case.size} transformer, {case.tokens:,} tokens, {case.batch} sequences of {case.length}, {case.device}"
+    columns = ("ms a step", "±", "tokens/s", "TFLOP/s", "of the peak", "peak memory", "loss")
+    table = figures(title, 2, "source", "variant", *columns)
+    for row in rows:
+        share = "-" if row.share_of_peak is None else f"{row.share_of_peak:.0%}"
+        speed = (f"{row.ms:.1f}", f"{row.ms_spread:.1f}", f"{row.tokens_per_s:,.0f}", f"{row.tflop_per_s:.3g}")
+        table.add_row(row.source, row.variant, *speed, share, size(row.peak_bytes), f"{row.loss:.4f}")
+    screen.print(table)
 
 
 def _show_sampling(case: "Case", rows: "list[Sampled]", screen: "Console") -> None:
@@ -105,12 +156,14 @@ def _show_solvers(rows: "list[Solved]", screen: "Console") -> None:
 def _show_hiding(rows: "list[Hidden]", screen: "Console") -> None:
     from rich.markup import escape
 
-    columns = ("n", "updates", "ms to solve", "slowdown", "of it waiting")
-    table = figures("hidden behind a 100 ms step, one worker", 1, "coupling", *columns)
+    columns = ("behind", "n", "updates", "workers", "ms to solve", "slowdown", "of it waiting")
+    table = figures("hidden behind a 100 ms step", 1, "coupling", *columns)
     for row in rows:
         waited = float(row["seconds_waited"]) / float(row["seconds_plain"])
         solved = f"{1000 * float(row['seconds_solved']):.0f}"
-        numbers = (str(row["n"]), str(row["updates"]), solved, f"{float(row['slowdown']):.2%}", f"{waited:.2%}")
+        slowdown = f"{float(row['slowdown']):.2%} ± {float(row['slowdown_stderr']):.2%}"
+        counts = (str(row[name]) for name in ("kind", "n", "updates", "workers"))
+        numbers = (*counts, solved, slowdown, f"{waited:.2%}")
         table.add_row(escape(str(row["coupling"])), *numbers)
     screen.print(table)
     screen.print()

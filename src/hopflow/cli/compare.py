@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from .output import check_target, write_json
+from .report import afterwards
 from .words import Debug, Json
 
 Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN RUN...", show_default=False)]
@@ -14,7 +15,8 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write t
 
 def compare(runs: Runs = None, out: Out = None, json_file: Json = None, debug: Debug = False) -> None:
     """Show what `hopflow eval` measured of two or more runs side by side: differences with their errors, from the
-    first run; the sampling steps one needs to be as good as another; and what differs in their recipes.
+    first run; the sampling steps one needs to be as good as another; and what differs in their recipes. The same with
+    pictures is written to report/report.html.
     """
     check_target(out)
     check_target(json_file)
@@ -30,3 +32,4 @@ def compare(runs: Runs = None, out: Out = None, json_file: Json = None, debug: D
         typer.echo(f"written to {out}", err=True)
     else:
         typer.echo(page(found), nl=False)
+    afterwards(list(runs or []))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .output import console, lines, table
+from .report import afterwards
 from .training_log import lines_of
 from .words import Debug, Offline, Settings, parse_settings, whole_number
 
@@ -35,6 +36,7 @@ def demo(
             logger=lambda row: say("\n".join(lines_of(row, show.STEPS))),
         )
     _show(found)
+    afterwards(show.stories(found), found.folder)
 
 
 def _show(found: "Demo") -> None:
@@ -57,5 +59,5 @@ def _show(found: "Demo") -> None:
         f"alone, before training: {1 - other.predicted_jumps / one.predicted_jumps:.1%}."
     )
     screen.print(f"A flow that learned nothing would have the perplexity of its source, {found.source_ppl:.3f}.")
-    screen.print(f"Checkpoints, samples, plots and the report: {found.folder / 'report.md'}")
+    screen.print(f"Checkpoints, samples and numbers: {found.folder}")
     screen.print("Next: hopflow train YOUR.txt, hopflow list, hopflow train morse_exact_laptop")

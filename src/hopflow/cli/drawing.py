@@ -65,7 +65,7 @@ def replay(out: "Generation", saved: Saved) -> bool:
     assert saved.flow is not None
     screen = console(stderr=True)
     shown = watch(Replay(out, saved.tokenizer, saved.flow.vocab.data), screen)
-    return screen.is_terminal and shown == len(out.tokens)
+    return screen.is_interactive and shown == len(out.tokens)
 
 
 def deliver(drawn: Drawn, out: Path | None, json_file: Path | None, seen: bool = False) -> None:

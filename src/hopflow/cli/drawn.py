@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .output import box, check_target, console, duration, harmless
+from ..symbols import harmless
+from .output import box, check_target, console, duration
 from .sampling_log import speed
 from .saved import Saved
 

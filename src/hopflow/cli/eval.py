@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .output import check_target, progress_line, write_json
+from .report import afterwards
 from .words import (
     Debug,
     Json,
@@ -66,6 +67,7 @@ def evaluate(
     typer.echo(page(rows, remarks), nl=False)
     if is_run(folder):
         typer.echo(f"\nkept in {folder / record.FILE} and {folder / record.PAGE}", err=True)
+        afterwards([folder])
 
 
 def _texts(texts: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,15 +16,14 @@ if TYPE_CHECKING:
 
 QUIET = 8.0
 """Seconds after which a command that has nothing to report says that it is alive."""
-STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Categories of characters that move a cursor, hide or turn around what follows."""
 
 
 def console(stderr: bool = False) -> "Console":
     from rich.console import Console
 
     screen = Console(stderr=stderr, highlight=False)
-    if not screen.is_terminal:
+    if not screen.file.isatty():  # FORCE_COLOR asks for colours there, not for bars that move
+        screen.is_interactive = False
         screen.width = 200  # a pipe has no width: keep one finding on one line
     return screen
 
@@ -53,7 +51,7 @@ def progress_line() -> Iterator[Callable[[str], None]]:
     from rich.markup import escape
 
     screen = console(stderr=True)
-    if not screen.is_terminal:
+    if not screen.is_interactive:
         with lines() as say:
             yield say
         return
@@ -129,19 +127,6 @@ def number(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def harmless(text: str, keep: str = "") -> str:
-    """With a picture in place of each character that would steer a terminal, but for those to keep."""
-    return "".join(c if c in keep or unicodedata.category(c) not in STEERING else _picture(c) for c in text)
-
-
-def _picture(character: str) -> str:
-    if character == "\n":
-        return "⏎"
-    if character == "\x7f":
-        return "␡"
-    return chr(0x2400 + ord(character)) if character < " " else "\ufffd"
-
-
 def duration(seconds: int | float) -> str:
     """12 ms, 3.4 s, 5 min 6 s, 7 h 8 min, 9 d 10 h."""
     for unit, below, whole in (("d", "h", 86400), ("h", "min", 3600), ("min", "s", 60)):
@@ -168,7 +153,7 @@ def box(screen: "Console", title: str, rows: Mapping[str, str]) -> None:
     from rich.panel import Panel
     from rich.table import Table
 
-    if not screen.is_terminal:
+    if not screen.is_interactive:
         width = max(map(len, rows)) + 3
         for name, value in rows.items():
             screen.print(f"{name}:".ljust(width) + value, markup=False, soft_wrap=True)

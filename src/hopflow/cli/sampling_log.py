@@ -40,7 +40,7 @@ class SamplingLog:
 def sampling(console: "Console", count: int) -> Iterator[Progress]:
     """What `generate` reports to: a bar that is gone when all is drawn, or a line in every silence."""
     log = SamplingLog(count)
-    if not console.is_terminal:
+    if not console.is_interactive:
         from ..data.pulse import Pulse
 
         with Pulse(lambda text: typer.echo(text, err=True), QUIET).meanwhile(log.now):

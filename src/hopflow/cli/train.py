@@ -11,6 +11,7 @@ import typer
 from . import training_log
 from .codes import INTERRUPTED
 from .output import box, check_target, console, duration, progress_line, size, write_json
+from .report import afterwards
 from .words import Debug, Json, Offline, Settings, parse_keys
 
 if TYPE_CHECKING:
@@ -37,26 +38,29 @@ def train(
     from ..training.signals import Interrupted
 
     recipe = resolve(what, parse_keys(settings or []))
+    rank = int(os.environ.get("RANK", "0"))
+    first = rank == 0
     with launched(recipe.device):
-        with progress_line() as progress:
+        with progress_line() if first else nullcontext(lambda text: None) as progress:
             progress(f"reading {recipe.data}")
             built = build(recipe, offline=offline, progress=progress)
             planned = plan(built, progress) if dry_run else None
         if planned is not None:
-            _show_plan(built, planned, json_file)
+            if first:
+                _show_plan(built, planned, json_file)
             return
-        first = int(os.environ.get("RANK", "0")) == 0
         if first:
             typer.echo(_what(built), err=True)
         try:
-            with training_log.training(console(stderr=True), recipe.steps) if first else nullcontext() as log:
-                run = built.train(fresh=fresh, logger=log.row if log else None, progress=log.step if log else None)
+            with training_log.training(console(stderr=True), recipe, rank) as log:
+                run = built.train(fresh=fresh, logger=log.row, progress=log.step)
         except Interrupted as stopped:  # typer keeps the message of no KeyboardInterrupt
             if first:
                 typer.echo(f"hopflow: {stopped}", err=True)
             raise typer.Exit(INTERRUPTED) from None
     if first:
         _show_run(run, recipe, json_file)
+        afterwards([run.path])
 
 
 def _what(built: "Built") -> str:
@@ -109,11 +113,21 @@ def _show_run(run: "Run", recipe: "Recipe", json_file: Path | None) -> None:
     if lowest is not None and lowest["step"] != last["step"]:
         shown["best"] = f"{next(iter(training_log.looked(lowest).values()))}, at step {lowest['step'] + 1}"
     shown["folder"] = f"{run.path}: {', '.join(sorted(f.name for f in run.path.iterdir() if f.name[0] != '.'))}"
-    shown["draw from it"] = f"hopflow sample {shlex.quote(str(run.path))}"
-    if recipe.rate == "constant":
-        shown["train longer"] = f"hopflow train {shlex.quote(str(run.path))} steps={2 * run.step}"
-    shown["all its keys"] = f"hopflow config show {shlex.quote(str(run.path))}"
-    box(console(), "trained", shown)
+    box(console(), "trained", shown | _next(shlex.quote(str(run.path)), recipe, run.step))
+
+
+def _next(run: str, recipe: "Recipe", steps: int) -> dict[str, str]:
+    """What to type next, and why."""
+    commands = {
+        "draw from it": f"hopflow sample {run}",
+        "measure it": f"hopflow eval {run}",
+        "look at it": f"hopflow report {run}",
+        "train longer": f"hopflow train {run} steps={2 * steps}",
+        "all its keys": f"hopflow config show {run}",
+    }
+    if recipe.rate != "constant":  # where the rate falls to its end, a longer run is another one
+        del commands["train longer"]
+    return commands
 
 
 def best(rows: "list[dict[str, Any]]") -> "dict[str, Any] | None":

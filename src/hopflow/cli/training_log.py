@@ -11,6 +11,16 @@ from .output import QUIET, duration, size
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
+
+    from ..recipes import Recipe
+
+WIDEST, BESIDE = 40, 48
+"""Columns of a bar, and those that are left to the words beside it."""
+NARROW = 56
+"""Columns of a terminal that has no room for all of them."""
+CLEAR = "\r\x1b[2K"
+"""Wipes the line where another process may have its bar."""
 
 
 class TrainingLog:
@@ -18,8 +28,9 @@ class TrainingLog:
 
     def __init__(self, steps: int, say: Callable[[str], None]) -> None:
         self.steps, self.say = steps, say
+        self._first: int | None = None
+        self._done = 0
         self._started = self._ended = time.monotonic()
-        self._first = self._done = 0
 
     def row(self, row: Mapping[str, Any]) -> None:
         """A row of metrics."""
@@ -27,66 +38,121 @@ class TrainingLog:
             self.say(text)
 
     def step(self, done: int, steps: int) -> None:
-        """After every step."""
-        self._first = self._first or done
-        self._done, self._ended = done, time.monotonic()
+        """At the step this call goes on from, and after every one."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._started = done, now
+        self._done, self._ended = done, now
+
+    @property
+    def taken(self) -> int:
+        """Steps of this call."""
+        return 0 if self._first is None else max(0, self._done - self._first)
+
+    @property
+    def left(self) -> float:
+        """Seconds to the end, by the steps of this call."""
+        each = (self._ended - self._started) / self.taken
+        return max(0.0, (self.steps - self._done) * each - (time.monotonic() - self._ended))
 
     def now(self) -> str:
         """Where the run is, for whoever waits."""
-        if not self._done:
+        if not self.taken:
             return "the first step is under way"
         at = f"step {self._done}/{self.steps}"
         if time.monotonic() - self._ended > QUIET / 2:  # a look at held-out text, a save, or a step that waits for OT
             return f"{at} is done, what follows takes longer"
-        each = (self._ended - self._started) / (self._done - self._first + 1)
-        return f"{at}, {duration((self.steps - self._done) * each)} left"
+        return f"{at}, {duration(self.left)} left"
 
 
 class TrainingBar(TrainingLog):
-    """The same lines above a bar, with the time that has passed and that is left since this call."""
+    """The same lines above a bar, with the newest speed and the time that is left."""
 
     def __init__(self, console: "Console", steps: int) -> None:
         from rich import progress as columns
+        from rich.table import Column
 
         super().__init__(steps, lambda text: console.print(text, highlight=False, markup=False))
+        self._speed = ""
         self.bar = columns.Progress(
             columns.SpinnerColumn(),
-            columns.BarColumn(),
-            columns.MofNCompleteColumn(),
-            columns.TimeElapsedColumn(),
-            columns.TextColumn("passed,"),
-            columns.TimeRemainingColumn(),
-            columns.TextColumn("left"),
+            columns.BarColumn(max(4, min(WIDEST, console.width - BESIDE))),
+            columns.RenderableColumn(self, table_column=Column(no_wrap=True)),
             console=console,
         )
         self._task = self.bar.add_task("training", total=steps)
 
+    def row(self, row: Mapping[str, Any]) -> None:
+        super().row(row)
+        self._speed = f"{row['tokens_per_s']:,.0f} tok/s"
+
     def step(self, done: int, steps: int) -> None:
         super().step(done, steps)
-        if done == self._first > 1:  # rich would take the steps of an earlier call for very quick ones
-            self.bar.reset(self._task, completed=done)
         self.bar.update(self._task, completed=done)
+
+    def __rich__(self) -> "Text":
+        """What stands beside the bar."""
+        from rich.text import Text
+
+        at, left = f"{self._done}/{self.steps}", ""
+        if self._done == self.steps:
+            left = f"in {duration(self._ended - self._started)}"
+        elif self.taken:
+            left = f"{duration(self.left) if self.left >= 1 else 'a moment'} left"
+        speed = self._speed if self.bar.console.width >= NARROW else ""  # the lines above have it, too
+        return Text("  ".join(word for word in (at, speed, left) if word))
+
+
+class ProcessLog(TrainingLog):
+    """Of a process that is not the first: it has no metrics, and says at every log step that it is there."""
+
+    def __init__(
+        self, rank: int, steps: int, every: int, memory: Callable[[], int], say: Callable[[str], None]
+    ) -> None:
+        super().__init__(steps, say)
+        self.rank, self.every, self.memory = rank, every, memory
+
+    def step(self, done: int, steps: int) -> None:
+        super().step(done, steps)
+        if self.taken and ((done - 1) % self.every == 0 or done == steps):
+            self.say(f"rank {self.rank}: {_at(done, steps)}  {size(self.memory())}")
 
 
 @contextmanager
-def training(console: "Console", steps: int) -> Iterator[TrainingLog]:
+def training(console: "Console", recipe: "Recipe", rank: int = 0) -> Iterator[TrainingLog]:
     """A bar that moves on a terminal; elsewhere a line tells of every silence, whatever the run is doing."""
-    if console.is_terminal:
-        bar = TrainingBar(console, steps)
+    if rank:
+        yield _beside_the_first(console, recipe, rank)
+        return
+    if console.is_interactive:
+        bar = TrainingBar(console, recipe.steps)
         with bar.bar:
             yield bar
         return
     from ..data.pulse import Pulse
 
     pulse = Pulse(lambda text: typer.echo(text, err=True), QUIET)
-    log = TrainingLog(steps, pulse.say)
+    log = TrainingLog(recipe.steps, pulse.say)
     with pulse.meanwhile(log.now):
         yield log
 
 
+def _beside_the_first(console: "Console", recipe: "Recipe", rank: int) -> ProcessLog:
+    from ..training.devices import choose_device, memory_bytes
+
+    device, start = choose_device(recipe.device), CLEAR if console.is_interactive else ""
+    return ProcessLog(
+        rank,
+        recipe.steps,
+        recipe.log_every,
+        lambda: memory_bytes(device),
+        lambda text: typer.echo(start + text, err=True),
+    )
+
+
 def lines_of(row: Mapping[str, Any], steps: int) -> list[str]:
     """A readable line of a row of metrics, and one more where held-out text was looked at."""
-    at = f"step {row['step'] + 1:>{len(str(steps))}}/{steps}"
+    at = _at(row["step"] + 1, steps)
     said = [f"loss {row['loss']:.4f}", f"grad {row['grad_norm']:.2f}", f"{row['tokens_per_s']:,.0f} tok/s"]
     if "ot_cost" in row:
         said.append(f"OT {row['ot_cost']:.4g} of {row['ot_independent_cost']:.4g} ({row['ot_wait_share']:.1%} of time)")
@@ -106,3 +172,7 @@ def looked(row: Mapping[str, Any]) -> dict[str, str]:
     if "jumps" in row:
         found["jumps"] = f"{row['jumps']:.2f} ± {row['jumps_se']:.2g} per sample (n={row['jumps_n']})"
     return found
+
+
+def _at(done: int, steps: int) -> str:
+    return f"step {done:>{len(str(steps))}}/{steps}"

@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from .output import harmless
+from ..symbols import MASK, symbols
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ..generation import Generation
 
-NOISE, HOPPING, SETTLED, PROMPT = "bright_black", "bold yellow", "green", "bold blue"
+NOISE, HOPPING, SETTLED, PROMPT = "dim", "bold yellow", "green", "underline blue"
+"""They differ without colours (NO_COLOR), too."""
 LEGEND = {"noise": NOISE, "hopping": HOPPING, "settled": SETTLED, "prompt": PROMPT}
 MOST = 4
 """Sequences that are shown."""
@@ -29,7 +30,6 @@ GLOW = 4
 """Frames for which a hop is seen."""
 STILLS = (0.0, 0.25, 0.5, 0.75, 1.0)
 WIDEST = 100
-MASK, END = "░", "␃"
 
 Symbol = tuple[str, str]
 """A token's text and its style."""
@@ -58,9 +58,7 @@ class Replay:
         columns = (out.hops.t, out.hops.row, out.hops.position, out.hops.after)
         self._hops = list(zip(*(column[mine].tolist() for column in columns), strict=True))
         tokens = {token for row in [*self._x0, *self._x1, [hop[3] for hop in self._hops]] for token in row}
-        self._texts = {token: harmless(tokenizer.decode([token])) for token in tokens if token < data}
-        if tokenizer.end in self._texts:
-            self._texts[tokenizer.end] = END
+        self._texts = symbols(tokenizer, tokens, data)
         widths = [len(self._texts[token]) for row in self._x1 for token in row]
         self._mask = MASK * max(1, median_low(widths))  # about as wide as what it becomes
 
@@ -94,7 +92,7 @@ class Replay:
 
 def watch(replay: Replay, screen: "Console", sleep: Callable[[float], None] = time.sleep) -> int:
     """Play it on a terminal, print a few stills elsewhere; the number of sequences that were shown to the end."""
-    if not screen.is_terminal:
+    if not screen.is_interactive:
         for frame in replay.frames(STILLS):
             screen.print(f"t = {frame.t:.2f}, {sum(frame.jumps)} jumps")
             for number, row in enumerate(frame.rows, 1):
@@ -133,10 +131,14 @@ def _picture(frame: Frame, replay: Replay, shown: int, width: int, room: int) ->
 def _header(t: float, jumps: int, label: str, width: int) -> "Table":
     from rich.progress_bar import ProgressBar
     from rich.table import Table
+    from rich.text import Text
 
     header = Table.grid(padding=(0, 2))
+    for _ in range(3):  # where there is little room, the last one is cut
+        header.add_column(no_wrap=True)
     bar = ProgressBar(total=1.0, completed=t, width=width // 3, complete_style="yellow", finished_style="green")
-    header.add_row(f"t [bold]{t:.2f}[/bold]", bar, f"[bold]{jumps:,}[/bold] jumps", f"[dim]{label}[/dim]")
+    words = Text(label, "dim", no_wrap=True, overflow="ellipsis")
+    header.add_row(f"t [bold]{t:.2f}[/bold]", bar, f"[bold]{jumps:,}[/bold] jumps", words)
     return header
 
 

@@ -23,11 +23,11 @@ LEFT_OUT = (
 def page(found: Comparison) -> str:
     """A table per set, the steps to match, what differs in the recipes, and what has to be said."""
     parts = [f"# {found.runs[0]} beside {', '.join(found.runs[1:])}"]
-    lines = [line for line in found.lines if _shown(line, found)]
+    lines = [line for line in found.lines if shown(line, found)]
     for name in dict.fromkeys(line.place["set"] for line in lines):
         parts += [f"## {name}", _numbers([line for line in lines if line.place["set"] == name], found)]
     if found.matches:
-        parts += ["## Steps to match", "\n".join(f"- {_point(match.at)}: {match}" for match in found.matches)]
+        parts += ["## Steps to match", "\n".join(f"- {point_of(match.at)}: {match}" for match in found.matches)]
     if found.ranked:
         parts += ["## Do bounds and samples rank the runs alike?", _ranks(found.ranked)]
     parts.append("## Recipes")
@@ -47,15 +47,15 @@ def _numbers(lines: list[Line], found: Comparison) -> str:
     rows = []
     for line in lines:
         numbers = [_number(line.rows.get(run)) for run in found.runs]
-        rows.append((_quantity(line), _sampler(line), *numbers, *(_difference(line, run) for run in others)))
+        rows.append((quantity_of(line), sampler_of(line), *numbers, *(_difference(line, run) for run in others)))
     return grid(("quantity", "speaks of", *found.runs, *differences), rows)
 
 
 def _ranks(found: list[Ranked]) -> str:
     rows = [
         (
-            f"{_quantity(one.likelihood)}, {_sampler(one.likelihood)}",
-            f"{_quantity(one.samples)}, {_sampler(one.samples)}",
+            f"{quantity_of(one.likelihood)}, {sampler_of(one.likelihood)}",
+            f"{quantity_of(one.samples)}, {sampler_of(one.samples)}",
             *(f"{by.value:.3f} ± {by.stderr:.2g}" for by in one.by),
             str(one.by[0].n),
         )
@@ -64,7 +64,7 @@ def _ranks(found: list[Ranked]) -> str:
     return grid(("likelihood", "samples", "Pearson", "Spearman", "Kendall", "runs"), rows)
 
 
-def _shown(line: Line, found: Comparison) -> bool:
+def shown(line: Line, found: Comparison) -> bool:
     quantity = line.place["quantity"]
     if quantity in LEFT_OUT or quantity.startswith("recent_"):
         return False
@@ -74,7 +74,7 @@ def _shown(line: Line, found: Comparison) -> bool:
     return any(row.more.get("sampler") != "the text itself" for row in line.rows.values())
 
 
-def _quantity(line: Line) -> str:
+def quantity_of(line: Line) -> str:
     bounds = {row.is_bound for row in line.rows.values()}
     unit = next(iter(line.rows.values())).unit
     name = line.place["quantity"].removesuffix(BITS)
@@ -83,7 +83,7 @@ def _quantity(line: Line) -> str:
     return name if unit not in ("ppl", "bits per character") or bounds == {True} else f"{name} (no bound)"
 
 
-def _sampler(line: Line) -> str:
+def sampler_of(line: Line) -> str:
     more = next(iter(line.rows.values())).more
     said = [str(more.get("sampler", "-"))]
     if more.get("temperature", 1.0) != 1.0:
@@ -107,7 +107,7 @@ def _difference(line: Line, run: str) -> str:
     return line.refused.get(run, "-")
 
 
-def _point(at: dict[str, Any]) -> str:
+def point_of(at: dict[str, Any]) -> str:
     said = [] if at["eta"] is None else [f"η = {at['eta']:g}"]
     if at["temperature"] not in (None, 1.0):
         said.append(f"temperature {at['temperature']:g}")

@@ -158,20 +158,11 @@ class Likelihood:
         if texts.characters is not None and (characters := float(texts.characters[: found.rows].mean())):
             bits = self._bits(estimate, texts.characters[: found.rows])
             facts |= {"characters": characters, "bits_per_char": bits.value, "bits_per_char_stderr": bits.stderr}
-        return subject.row(
+        return estimated(
+            subject,
             texts.name,
-            Measured(estimate.quantity, estimate.ppl, estimate.ppl_stderr, estimate.n, "ppl"),
-            eta=question.eta,
-            is_bound=estimate.is_bound,
-            each=estimate.each,
-            dtype=estimate.dtype,
-            nats=estimate.nats,
-            nats_stderr=estimate.stderr,
-            nats_draw_stderr=estimate.draw_stderr,
-            nats_sequence_stderr=estimate.sequence_stderr,
-            length=estimate.length,
-            freedom=estimate.freedom,
-            calls=estimate.calls,
+            estimate,
+            question.eta,
             draws=self.draws,
             sequences=found.rows,
             of=len(texts.x1),
@@ -179,6 +170,26 @@ class Likelihood:
             seed=self.seed,
             **facts,
         )
+
+
+def estimated(subject: Subject, set: str, estimate: Estimate, eta: float | None, **facts: Any) -> Row:
+    """An estimate of nats as a row of perplexity, with the nats and the parts of their error beside it."""
+    return subject.row(
+        set,
+        Measured(estimate.quantity, estimate.ppl, estimate.ppl_stderr, estimate.n, "ppl"),
+        eta=eta,
+        is_bound=estimate.is_bound,
+        each=estimate.each,
+        dtype=estimate.dtype,
+        nats=estimate.nats,
+        nats_stderr=estimate.stderr,
+        nats_draw_stderr=estimate.draw_stderr,
+        nats_sequence_stderr=estimate.sequence_stderr,
+        length=estimate.length,
+        freedom=estimate.freedom,
+        calls=estimate.calls,
+        **facts,
+    )
 
 
 def refusals(flow: Flow | None) -> list[str]:

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from .short_attention import attend, fits
 from .sizes import Size
 
 BASE = 10_000.0
@@ -66,12 +67,24 @@ class Attention(nn.Module):
         self.out = nn.Linear(size.width, size.width, bias=False)
 
     def forward(self, x: Float[Tensor, "B L D"], turn: Rotation, past: Past | None = None) -> Float[Tensor, "B L D"]:
-        queries_keys, values = self.qkv(x).unflatten(-1, (3, self.heads, -1)).split([2, 1], 2)  # (B, L, 2 | 1, H, W)
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, L, 3, H, W)
+        out: Tensor = self.out(self.mix(qkv, turn, past))
+        return out
+
+    def mix(self, qkv: Float[Tensor, "B L 3 H W"], turn: Rotation, past: Past | None) -> Float[Tensor, "B L D"]:
+        """What each position makes of those that it sees."""
+        if fits(qkv):
+            mixed: Tensor = attend(qkv, *turn)
+            return mixed
+        return self.mix_any(qkv, turn, past)
+
+    def mix_any(self, qkv: Float[Tensor, "B L 3 H W"], turn: Rotation, past: Past | None) -> Float[Tensor, "B L D"]:
+        """The same by torch's own operations, of any length and on any device."""
+        queries_keys, values = qkv.split([2, 1], 2)  # (B, L, 2 | 1, H, W)
         # both turned at once, before heads and positions change places: a fifth of a small network's time on a CPU
         q, k = rotated(queries_keys, turn).to(values.dtype).permute(2, 0, 3, 1, 4)  # (B, H, L, W) each
         v = values[:, :, 0].transpose(1, 2)
-        out: Tensor = self.out(self.look(q, k, v, past).transpose(1, 2).flatten(2))
-        return out
+        return self.look(q, k, v, past).transpose(1, 2).flatten(2)
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, past: Past | None) -> Tensor:
         return scaled_dot_product_attention(q, k, v)
@@ -79,6 +92,9 @@ class Attention(nn.Module):
 
 class CausalAttention(Attention):
     """Every position sees itself and those before it; with a past, a single new position sees all of it."""
+
+    def mix(self, qkv: Float[Tensor, "B L 3 H W"], turn: Rotation, past: Past | None) -> Float[Tensor, "B L D"]:
+        return self.mix_any(qkv, turn, past)
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, past: Past | None) -> Tensor:
         if past is None:

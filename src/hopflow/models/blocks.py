@@ -8,9 +8,10 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu, silu
+from torch.nn.functional import silu
 
 from .attention import Attention, Past, Rotation
+from .gelu_linear import gelu_linear
 from .sizes import Size
 
 CLOCK = 128
@@ -28,7 +29,7 @@ class Perceptron(nn.Module):
         self.out = nn.Linear(4 * width, width)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        out: Tensor = self.out(gelu(self.inner(x), approximate="tanh"))
+        out: Tensor = self.out(gelu_linear(x, self.inner))
         return out
 
 
@@ -43,7 +44,7 @@ class Branch(nn.Module):
         zero(inner.out)
 
     def forward(self, x: Tensor, clock: Tensor | None, *more: Rotation | Past | None) -> Tensor:
-        return x + self.dropout(self.inner(self.norm(x), *more))
+        return (x + self.dropout(self.inner(self.norm(x), *more))).to(x.dtype)
 
 
 class TimedBranch(nn.Module):
@@ -58,7 +59,8 @@ class TimedBranch(nn.Module):
 
     def forward(self, x: Tensor, clock: Tensor | None, *more: Rotation | Past | None) -> Tensor:
         shift, scale, gate = modulations(self.modulation, clock, x, 3)
-        return x + gate * self.dropout(self.inner(self.norm(x) * (1 + scale) + shift, *more))
+        seen = modulated(self.norm(x), shift, scale)
+        return (x + gate * self.dropout(self.inner(seen, *more))).to(x.dtype)
 
 
 class Norm(nn.LayerNorm):
@@ -78,7 +80,7 @@ class TimedNorm(nn.Module):
 
     def forward(self, x: Tensor, clock: Tensor | None) -> Tensor:
         shift, scale = modulations(self.modulation, clock, x, 2)
-        return self.norm(x) * (1 + scale) + shift
+        return modulated(self.norm(x), shift, scale)
 
 
 class Clock(nn.Module):
@@ -110,8 +112,12 @@ class Block(nn.Module):
 
 
 def modulations(layer: nn.Linear, clock: Tensor | None, x: Tensor, count: int) -> tuple[Tensor, ...]:
-    """(B, 1, D) each, in the float type of the stream: 1 + scale would lose its digits in bf16."""
-    return layer(clock).to(x.dtype)[:, None].chunk(count, -1)
+    """(B, 1, D) each, float32 at least: 1 + scale would lose its digits in bf16."""
+    return layer(clock).to(torch.promote_types(x.dtype, torch.float32))[:, None].chunk(count, -1)
+
+
+def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    return (x * (1 + scale) + shift).to(x.dtype)
 
 
 def zero(layer: nn.Linear) -> nn.Linear:

@@ -45,14 +45,21 @@ class Stack(nn.Module):
         start: int = 0,
         pasts: Sequence[Past | None] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """All blocks and the norm; the first row is at position `start`."""
+        """All blocks and the norm; the first row is at position `start`.
+
+        Under autocast the stream between the blocks is kept in the narrow type, and added to in float32; features are
+        float32.
+        """
+        kind = x.device.type
+        narrow = torch.is_autocast_enabled(kind)
+        x = x.to(torch.get_autocast_dtype(kind)) if narrow else x
         turn = rotation(x, self.size, start)
         for block, past in zip(self.blocks, pasts or [None] * self.size.layers, strict=True):
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(block, x, clock, turn, past, use_reentrant=False)
             else:
                 x = block(x, clock, turn, past)
-        out: Tensor = self.norm(x, clock)
+        out: Tensor = self.norm(x.float() if narrow else x, clock)
         return out
 
 

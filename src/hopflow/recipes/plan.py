@@ -93,9 +93,13 @@ def _gain(built: Built) -> tuple[float | None, float | None, float | None]:
 
 
 def pace(recipe: Recipe, step: float, coupling: float) -> float:
-    """Seconds of a step beside its share of a coupling: workers hide it until they are slower than the steps."""
+    """Seconds of a step beside its share of a coupling: workers hide it until they are slower than the steps.
+
+    No more of them have something to do than there are OT batches ahead.
+    """
     coupling *= recipe.batch / (recipe.ot_batch or recipe.batch)
-    return max(step, coupling / recipe.workers) if recipe.workers and recipe.ahead else step + coupling
+    busy = min(recipe.workers, recipe.ahead)
+    return max(step, coupling / busy) if busy else step + coupling
 
 
 def _try(built: Built, tried: int) -> tuple[float, int]:

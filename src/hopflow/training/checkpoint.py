@@ -98,6 +98,19 @@ def load(folder: Path) -> Checkpoint:
     return Checkpoint(state["step"], groups, state["facts"])
 
 
+def group(folder: Path, name: str) -> Mapping[str, Tensor]:
+    """One group of tensors of a checkpoint, compared with its sha256; the other files are not read."""
+    file = f"{name}.safetensors"
+    if file not in (files := _state(folder)["files"]):
+        raise ValueError(f"{folder} has no {file}; it has {', '.join(files)}")
+    return _unpacked(folder / file, _verified(folder / file, files[file]))
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself; its tensors are not read."""
+    return dict(_state(folder)["facts"])
+
+
 def latest(home: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; a damaged one is named in a warning and passed over."""
     damaged: list[str] = []

@@ -203,7 +203,7 @@ class Crew:
         if numbers is None:
             self._answers[ticket] = Answer(error=error)
             return
-        solution = Solution.of(task.sheet.x0.clone(), numbers)
+        solution = Solution.of(task.sheet["x0"].clone(), numbers)
         self.slowest = max(self.slowest, solution.seconds)
         self._answers[ticket] = Answer(solution, warned=warned)
 

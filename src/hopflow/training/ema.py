@@ -27,11 +27,12 @@ class Ema:
         return ramped(self.decay, step)
 
     @torch.no_grad()
-    def update(self, tensor: Float[Tensor, "..."], step: int) -> None:
-        """Take in the tensor as it is after the update of this step."""
+    def update(self, tensor: Float[Tensor, "..."], step: int, sound: Float[Tensor, ""] | None = None) -> None:
+        """Take in the tensor as it is after the update of this step; not at all where `sound` is 0."""
         if tensor.shape != self.value.shape:
             raise ValueError(f"the average is of shape {tuple(self.value.shape)}; got {tuple(tensor.shape)}")
-        self.value.lerp_(tensor.detach().to(self.value), 1 - self.rate(step))
+        weight = 1 - self.rate(step)
+        self.value.lerp_(tensor.detach().to(self.value), weight if sound is None else weight * sound)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"value": self.value.clone()}
@@ -54,10 +55,16 @@ class WeightEma:
         self.weights = {name: p.detach().to(torch.float32, copy=True) for name, p in model.named_parameters()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Take in the weights as they are after the update of this step."""
+    def update(self, model: nn.Module, step: int, sound: Float[Tensor, ""] | None = None) -> None:
+        """Take in the weights as they are after the update of this step; not at all where `sound` is 0."""
         now = [p.detach().float() for p in model.parameters()]
-        torch._foreach_lerp_(list(self.weights.values()), now, 1 - ramped(self.decay, step))
+        weight = 1 - ramped(self.decay, step)
+        if sound is None:
+            torch._foreach_lerp_(list(self.weights.values()), now, weight)
+            return
+        by = weight * sound
+        for average, weights in zip(self.weights.values(), now, strict=True):
+            average.lerp_(weights, by)
 
     @contextmanager
     def worn(self, model: nn.Module) -> Iterator[None]:

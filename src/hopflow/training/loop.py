@@ -67,7 +67,8 @@ def train(
     """Train `model` on `flow` and `corpus` into the folder `out`, by `settings` or by keys of `Settings`.
 
     A `Causal` model needs no flow (None). If `out` holds this very run it goes on; with `fresh` a new folder beside it
-    is taken. `logger` is called with every row of metrics, `progress` with the step and their number after every step.
+    is taken. `logger` is called with every row of metrics, by the first process only; `progress` with the steps done
+    and their number, by every process, before the first step of this call and after each.
     Ctrl-C and SIGTERM finish the step, save and raise `Interrupted`.
     """
     if settings is not None and keys:
@@ -115,10 +116,13 @@ class _Course:
         with ExitStack() as stack:
             stop = stack.enter_context(Stop())
             metrics = stack.enter_context(Metrics(self.path, start)) if self.first else None
+            self._tell(start)
             self._clock = time.perf_counter()
             for step in range(start, self.settings.steps):
                 self._update(step, stop)
-                row = self._row(step)
+                self._tell(step + 1)
+                with self._sound():
+                    row = self._row(step)
                 if row and metrics:
                     metrics.add(row)
                     self.last |= row
@@ -127,9 +131,11 @@ class _Course:
                 # a look may take long; several processes must agree, and do so at the next step
                 self.trainer.stop |= self.trainer.share.world == 1 and stop.asked is not None
                 self._save_if_due(step + 1)
-                if self.progress:
-                    self.progress(step + 1, self.settings.steps)
         return Run(self.path, self.settings.steps, self.digest, self.last)
+
+    def _tell(self, done: int) -> None:
+        if self.progress:
+            self.progress(done, self.settings.steps)
 
     def _resume(self) -> int:
         """Load the newest whole checkpoint, or write the first one; the step to go on with."""
@@ -156,7 +162,8 @@ class _Course:
         wait_for_all()
 
     def _write(self, step: int, groups: dict[str, dict[str, Tensor]]) -> None:
-        facts = {"seconds": self.seconds, "recipe_hash": self.digest, "torch": str(torch.__version__)}
+        seconds = self.seconds + time.perf_counter() - self._clock  # with what has passed since the last row
+        facts = {"seconds": seconds, "recipe_hash": self.digest, "torch": str(torch.__version__)}
         tokenizer = getattr(self.corpus, "tokenizer", None)
         config = describe(self.trainer.model, self.flow, tokenizer=tokenizer, recipe=asdict(self.settings))
         home = self.path / CHECKPOINTS
@@ -165,17 +172,27 @@ class _Course:
         checkpoints.prune(home, self.settings.keep)
 
     def _update(self, step: int, stop: Stop) -> None:
-        try:
+        with self._sound():
             self.trainer.update(step, asked=lambda: stop.asked is not None)
-        except NotFinite as error:
-            dumped = self.trainer.dump(step, self.path)
-            self.save(step)
-            raise NotFinite(f"{error}. The batch is in {dumped}") from None
         self._tokens += self.task.tokens(step)
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """A step that failed, whenever that is noticed, is kept for who wants to know why, with the weights before."""
+        try:
+            yield
+        except NotFinite as error:
+            if error.outcome is None:
+                raise
+            dumped = self.trainer.dump(error.outcome, self.path)
+            self.save(error.outcome.step)
+            raise NotFinite(f"{error}. The batch is in {dumped}") from None
 
     def _save_if_due(self, done: int) -> None:
         final = done == self.settings.steps
         if final or done % self.settings.save_every == 0 or self.trainer.stop:
+            with self._sound():
+                self.trainer.settle()
             self.save(done)
         if self.trainer.stop and not final:
             raise Interrupted(
@@ -195,6 +212,7 @@ class _Course:
 
     def _numbers(self, step: int) -> dict[str, Any]:
         """The step's own numbers, and the speed since the last ones."""
+        self.trainer.settle()
         now = time.perf_counter()
         passed, self._clock = now - self._clock, now
         self.seconds += passed

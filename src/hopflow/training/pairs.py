@@ -5,6 +5,9 @@ embeddings sees, for OT batch b, the table as it was handed over at the first st
 step 0 for the first `ahead` of them. So `ahead` belongs to the recipe and the number of workers does not: the rule
 names steps, never what happened to be finished.
 
+A table on a GPU stays there. The cost matrix is computed from it on the GPU, from the table as it is on the stream that
+is current when it is handed over, and only the matrix travels to a worker (`crossings`): the rule is the same.
+
 A cost that reads the network itself (`coupling.reads`) is solved in place, at the first step of its OT batch and with
 the weights of that step, as if `ahead` were 0: weights do not travel to workers. Nothing hides it.
 """
@@ -19,12 +22,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..couplings import Independent
+from ..couplings import Coupling, Independent, OptimalTransport
 from ..estimate import mean_and_error
 from ..flow import Flow
 from ..network import Network
+from . import crossings
 from .crew import Crew
-from .problems import Draw, Problem, Solution
+from .crossings import Crossing
+from .problems import Draw, Priced, Problem, Solution, posed
 from .shares import Share
 from .sheets import Layout, Sheet
 
@@ -50,8 +55,10 @@ class Report:
 class Job:
     """An OT batch on its way."""
 
-    problem: Problem
+    x1: Int[Tensor, "n L"]
+    problem: Problem | Priced
     sheet: Sheet | None = None
+    crossing: Crossing | None = None
     ticket: int | None = None
     solution: Solution | None = None
     report: Report | None = None
@@ -90,9 +97,12 @@ class Pairing:
         self.ahead = 0 if as_they_come or "network" in self.reads else ahead
         # which rows meet, not only what is said of their cost, depends on a table or on weights that will be gone
         self._reads_the_past = bool(self.reads) and not as_they_come
+        self._transport = _transport(flow.coupling)
         self._batches, self._groups = batches, groups
         self._jobs: dict[int, Job] = {}
+        self._past: dict[int, Job] = {}
         self._sheets: list[Sheet] = []
+        self._sides: dict[torch.device, crossings.Side] = {}
         self._closed = False
         self._crew = Crew(flow, workers, timeout) if workers and self.ahead else None
         self._finalizer = weakref.finalize(self, self._crew.close) if self._crew else None
@@ -113,7 +123,8 @@ class Pairing:
         """(x0, x1) of this step, on the CPU; `table` is the embedding table, or its average, before the step's update.
 
         The table and the network are read at the first step of an OT batch only, by costs that ask for them. The table
-        is copied and may change afterwards; the network is asked at once, at rest and on its own device.
+        is copied, or read on its GPU, and may change afterwards; the network is asked at once, at rest and on its own
+        device.
         """
         x0, x1 = self.ot_pairs(step, table, network)
         rows = self.batch // self.share.world
@@ -128,7 +139,7 @@ class Pairing:
             raise RuntimeError("this Pairing is closed: make a new one for more steps")
         current = self._open(step, table, network)
         job = self._jobs[current]
-        return self._solved(current).x0, job.problem.x1
+        return self._solved(current).x0, job.x1
 
     def report(self, step: int) -> Report:
         """On the OT batch of a step that has just been taken."""
@@ -145,14 +156,15 @@ class Pairing:
     def state_dict(self) -> dict[str, Tensor]:
         """What later pairs need besides the seed: the open OT batches, where their tables or weights are past.
 
+        And the one before: of a step on a GPU it is known only later that it failed, and that a run has to go on there.
         Source rows, not tables: for 100,000 tokens of width 768 a table is 200 times as large as an OT batch of 512.
         Waits for those that are being solved.
         """
         if not self._reads_the_past:
             return {}
         state: dict[str, Tensor] = {}
-        for index in self.prepared:
-            solution = self._solved(index)
+        solved = {index: job.solution for index, job in self._past.items() if job.solution}
+        for index, solution in {**solved, **{index: self._solved(index) for index in self.prepared}}.items():
             state[f"{index}.x0"] = solution.x0.to(torch.int32)
             state[f"{index}.numbers"] = torch.tensor(solution.numbers, dtype=torch.float64)
         return state
@@ -164,13 +176,13 @@ class Pairing:
         saved = [int(key.removesuffix(".x0")) for key in state if key.endswith(".x0")] if self._reads_the_past else []
         for index in sorted(saved):
             x0, numbers = state[f"{index}.x0"].long(), state[f"{index}.numbers"].tolist()
-            job = Job(Problem(self._draw(index), self._rows(index)), solution=Solution.of(x0, numbers))
-            if x0.shape != job.problem.x1.shape:
+            x1 = self._rows(index)
+            if x0.shape != x1.shape:
                 raise ValueError(
-                    f"the state holds OT batches of shape {tuple(x0.shape)}, this run has "
-                    f"{tuple(job.problem.x1.shape)}: resume with the same ot_batch, length and number of processes"
+                    f"the state holds OT batches of shape {tuple(x0.shape)}, this run has {tuple(x1.shape)}: resume "
+                    f"with the same ot_batch, length and number of processes"
                 )
-            self._jobs[index] = job
+            self._jobs[index] = Job(x1, Problem(self._draw(index), x1), solution=Solution.of(x0, numbers))
 
     def close(self) -> None:
         """End the workers and free their memory; safe to call twice."""
@@ -178,7 +190,7 @@ class Pairing:
         if self._finalizer:
             self._finalizer()
         for job in self._jobs.values():
-            self._sheets += [job.sheet] if job.sheet else []
+            self._free(job)
         for sheet in self._sheets:
             sheet.close()
         self._jobs.clear()
@@ -200,8 +212,9 @@ class Pairing:
         window = range(current, current + self.ahead + 1)
         for index, job in list(self._jobs.items()):
             # a network still there could not be paired with: by now it may have other weights
-            if index not in window or job.problem.network is not None:
+            if index not in window or (isinstance(job.problem, Problem) and job.problem.network is not None):
                 self._drop(index)
+                self._past = {index: job} if job.solution else {}
         if self._reads_the_past:
             # each table serves the OT batch `ahead` later; the first one also those before it
             window = window[0 if step == 0 else self.ahead :] if within == 0 else range(0)
@@ -215,6 +228,8 @@ class Pairing:
                 f"start at step 0, or load_state_dict() what the interrupted run saved"
             )
         if self._crew:
+            for job in self._jobs.values():
+                self._hand_out(job)
             self._crew.sweep()
         return current
 
@@ -231,20 +246,49 @@ class Pairing:
 
     def _job(self, index: int, table: Float[Tensor, "V D"] | None, network: Network | None) -> Job:
         draw, x1, group = self._draw(index), self._rows(index), self._labels(index)
+        if self._transport and table is not None and crossings.elsewhere(table):
+            return self._priced(self._transport, draw, x1, group, table)
         if self._crew is None:
             copy = None if table is None else table.detach().to("cpu", copy=True)
-            return Job(Problem(draw, x1, group, copy, network))
-        shape = None if table is None else (table.shape[0], table.shape[1])
-        dtype = torch.float32 if table is None else table.dtype
-        sheet = self._sheet(Layout(x1.shape[0], x1.shape[1], group is not None, shape, dtype))
-        for place, content in ((sheet.x1, x1), (sheet.group, group), (sheet.table, table)):
-            if place is not None and content is not None:
-                place.copy_(content.detach())
-        return Job(Problem(draw, x1, group, sheet.table), sheet, self._crew.submit(draw, sheet))
+            return Job(x1, Problem(draw, x1, group, copy, network))
+        given = {"x1": x1, "group": group, "table": None if table is None else table.detach()}
+        sheet = self._sheet(Layout.of(x0=x1, **given))
+        for name, content in given.items():
+            if content is not None:
+                sheet[name].copy_(content)
+        return Job(x1, Problem(draw, x1, group, sheet.get("table")), sheet)
+
+    def _priced(
+        self,
+        transport: OptimalTransport,
+        draw: Draw,
+        x1: Int[Tensor, "n L"],
+        group: Int[Tensor, " n"] | None,
+        table: Float[Tensor, "V D"],
+    ) -> Job:
+        """With the cost matrix under way from the table's GPU."""
+        if table.device not in self._sides:
+            self._sides[table.device] = crossings.Side(table.device)
+        side = self._sides[table.device]
+        priced = side.price(transport.cost, self.flow.source, draw.uniforms(self.length), x1, table)
+        sheet = self._sheet(Layout.of(x0=x1, group=group, **priced))
+        if group is not None:
+            sheet["group"].copy_(group)
+        return Job(x1, posed(draw, sheet), sheet, side.send(priced, sheet))
+
+    def _hand_out(self, job: Job) -> None:
+        """To the workers, as soon as all that it needs is on its sheet."""
+        if self._crew is None or job.sheet is None or job.ticket is not None:
+            return
+        if job.crossing is None or job.crossing.arrived():
+            job.ticket = self._crew.submit(job.problem.draw, job.sheet)
 
     def _solved(self, index: int) -> Solution:
         job, started = self._jobs[index], time.perf_counter()
         in_place = False
+        if job.solution is None and job.crossing is not None:
+            job.crossing.wait()
+            self._hand_out(job)
         if job.solution is None and self._crew and job.ticket is not None:
             job.solution = self._crew.take(job.ticket)
         if job.solution is None:
@@ -266,7 +310,7 @@ class Pairing:
                 waited,
                 in_place,
             )
-            job.problem = Problem(job.problem.draw, job.problem.x1)  # the rest has done its work
+            job.problem = Problem(job.problem.draw, job.x1)  # the rest has done its work
             self._free(job)
         return job.solution
 
@@ -275,13 +319,15 @@ class Pairing:
 
     def _free(self, job: Job) -> None:
         """Use the job's sheet again, unless a worker may still write to it."""
-        if job.sheet is None or job.ticket is None or self._crew is None:
+        if job.sheet is None:
             return
-        if self._crew.forget(job.ticket):
+        if job.crossing is not None:
+            job.crossing.wait()  # nor while a GPU does
+        if job.ticket is None or self._crew is None or self._crew.forget(job.ticket):
             self._sheets.append(job.sheet)
         else:
             job.sheet.close()
-        job.sheet = job.ticket = None
+        job.sheet = job.crossing = job.ticket = None
 
     def _sheet(self, layout: Layout) -> Sheet:
         for at, sheet in enumerate(self._sheets):
@@ -324,6 +370,14 @@ def predicted_jumps(
     with Pairing(flow, batches, length=length, batch=size, seed=seed, workers=0, ahead=0) as pairing:
         pairs = [pairing.step(step) for step in range(count)]
     return mean_and_error(torch.stack([(x0 != x1).sum(1).double().mean() for x0, x1 in pairs]))
+
+
+def _transport(coupling: Coupling) -> OptimalTransport | None:
+    """A coupling that solves a cost matrix and does nothing else: one with its own `match` or `pair` sees the rows."""
+    if not isinstance(coupling, OptimalTransport):
+        return None
+    own = {name for kind in type(coupling).__mro__ for name in vars(kind) if kind not in OptimalTransport.__mro__}
+    return None if own & {"match", "pair", "settle"} else coupling
 
 
 def _check(batch: int, ot_batch: int, workers: int, ahead: int, timeout: float, share: Share) -> None:

@@ -9,10 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..couplings import Pairs
+from ..costs import Split
+from ..couplings import Match, OptimalTransport, Pairs
 from ..flow import Flow
 from ..network import Network, home, resting
 from .shares import Share
+from .sheets import Sheet
 from .streams import stream
 
 
@@ -41,6 +43,11 @@ class Solution:
         )
 
     @classmethod
+    def from_match(cls, x0: Int[Tensor, "n L"], found: Match | Pairs, seconds: float) -> "Solution":
+        numbers = (found.cost, found.independent_cost, found.marginal_error, found.information)
+        return cls(x0, *numbers, found.verdict.converged, seconds)
+
+    @classmethod
     def of(cls, x0: Int[Tensor, "n L"], numbers: Sequence[float]) -> "Solution":
         cost, independent_cost, marginal_error, information, converged, seconds = numbers
         return cls(x0, cost, independent_cost, marginal_error, information, bool(converged), seconds)
@@ -55,6 +62,17 @@ class Draw:
     ot_batch: int
     batch: int
     share: Share = Share()
+
+    def uniforms(self, length: int) -> Float[Tensor, "n L"]:
+        """The numbers at which `Source.at` looks up the source rows: here or on a GPU, with the same result."""
+        # drawn for all processes and then shared out, so that x0 does not depend on how many there are
+        generator = stream(self.seed, "source", self.index)
+        every = torch.rand(self.ot_batch, length, generator=generator, dtype=torch.float64)
+        return self.share.take(every, self.batch)
+
+    def coupling(self) -> torch.Generator:
+        """What the coupling draws from."""
+        return stream(self.seed, "coupling", self.index, self.share.rank)
 
 
 @dataclass(frozen=True)
@@ -72,12 +90,8 @@ class Problem:
 
     def solve(self, flow: Flow) -> Solution:
         """Draw the source rows and couple them."""
-        draw, started = self.draw, time.perf_counter()
-        # drawn for all processes and then shared out, so that x0 does not depend on how many there are
-        every = flow.source.sample(
-            draw.ot_batch, self.x1.shape[1], generator=stream(draw.seed, "source", draw.index)
-        )  # (ot_batch, L)
-        x0 = draw.share.take(every, draw.batch)  # (n, L)
+        started = time.perf_counter()
+        x0 = flow.source.at(self.draw.uniforms(self.x1.shape[1]))  # (n, L)
         with one_thread():
             pairs = self._pairs(flow, x0)
         if not torch.equal(pairs.x1.cpu(), self.x1):
@@ -85,19 +99,11 @@ class Problem:
                 f"{type(flow.coupling).__name__}.pair changed the data rows or their order; a coupling gives each "
                 f"data row one source row, in the order of the data rows"
             )
-        return Solution(
-            pairs.x0.cpu(),
-            pairs.cost,
-            pairs.independent_cost,
-            pairs.marginal_error,
-            pairs.information,
-            pairs.verdict.converged,
-            time.perf_counter() - started,
-        )
+        return Solution.from_match(pairs.x0.cpu(), pairs, time.perf_counter() - started)
 
     def _pairs(self, flow: Flow, x0: Int[Tensor, "n L"]) -> Pairs:
         """Where the network is, if one is asked; it takes no gradient, and no dropout falls."""
-        generator = stream(self.draw.seed, "coupling", self.draw.index, self.draw.share.rank)
+        generator = self.draw.coupling()
         if self.network is None:
             return flow.coupling.pair(x0, self.x1, generator, embedding=self.table, group=self.group)
         there = home(self.network)
@@ -111,6 +117,32 @@ class Problem:
                 network=self.network,
                 group=self.group,
             )
+
+
+@dataclass(frozen=True)
+class Priced:
+    """An OT batch whose cost matrix is known, a row per data row: to solve it asks for no table and no network."""
+
+    draw: Draw
+    x0: Int[Tensor, "n L"]
+    split: Split
+    group: Int[Tensor, " n"] | None = None
+
+    def solve(self, flow: Flow) -> Solution:
+        """Couple the source rows, which are drawn already."""
+        assert isinstance(flow.coupling, OptimalTransport)
+        started = time.perf_counter()
+        with one_thread():
+            found = flow.coupling.settle(self.split, self.draw.coupling(), self.group)
+        return Solution.from_match(self.x0[found.order], found, time.perf_counter() - started)
+
+
+def posed(draw: Draw, sheet: Sheet) -> Problem | Priced:
+    """What is on a sheet; the source rows that answer it belong to its place "x0"."""
+    if sheet.get("pairwise") is None:
+        return Problem(draw, sheet["x1"], sheet.get("group"), sheet.get("table"))
+    split = Split(sheet["pairwise"], sheet["rows"], sheet["columns"])
+    return Priced(draw, sheet["source"], split, sheet.get("group"))
 
 
 @contextmanager

@@ -34,7 +34,9 @@ class Settings:
     ot_batch: int | None = learns(None, "sequences that are coupled at once, a multiple of batch; as many as batch")
     ot_ema: float = learns(0.0, "decay of the embedding table's average that the OT cost reads; 0 reads the table")
     weight_ema: float = learns(0.0, "decay of the weights' average that is sampled and evaluated; 0 keeps none")
-    ahead: int = learns(2, "OT batches between the table a coupling reads and the steps it serves")
+    ahead: int = learns(
+        2, "OT batches between the table a coupling reads and the steps it serves; as many are solved at once"
+    )
     lr: float = learns(3e-4, "learning rate after the warm-up")
     warmup: int = learns(100, "steps in which the rate rises to lr")
     rate: str = learns("constant", "constant, or cosine: down to a tenth of lr at the last step")
@@ -48,7 +50,7 @@ class Settings:
     precision: str = runs("auto", "auto: bf16 on a GPU that has it; or float32, bf16")
     deterministic: bool = runs(False, "only operations that repeat to the bit; slower on a GPU")
     compile: bool = runs(False, "compile the network")
-    workers: int = runs(1, "processes that solve couplings beside the steps")
+    workers: int = runs(1, "processes that solve couplings beside the steps; no more of them than ahead have work")
     log_every: int = runs(10, "steps between two lines of metrics")
     save_every: int = runs(500, "steps between two checkpoints")
     keep: int = runs(2, "checkpoints that are kept, the newest ones")

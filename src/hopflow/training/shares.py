@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 
@@ -29,7 +29,7 @@ class Share:
             return cls(dist.get_rank(), dist.get_world_size())
         return cls()
 
-    def take(self, rows: Int[Tensor, "n L"], batch: int) -> Int[Tensor, "m L"]:
+    def take(self, rows: Shaped[Tensor, "n L"], batch: int) -> Shaped[Tensor, "m L"]:
         """This share's rows of `rows`, flow batches of `batch` rows one after another."""
         return self._parts(rows, batch)[:, self.rank].flatten(0, 1)
 
@@ -42,5 +42,5 @@ class Share:
         each = batch // self.world
         return torch.stack([part.unflatten(0, (-1, each)) for part in parts], 1).flatten(0, 2)
 
-    def _parts(self, rows: Int[Tensor, "n L"], batch: int) -> Int[Tensor, "k w b L"]:
+    def _parts(self, rows: Shaped[Tensor, "n L"], batch: int) -> Shaped[Tensor, "k w b L"]:
         return rows.unflatten(0, (-1, self.world, batch // self.world))

@@ -1,41 +1,55 @@
 """Sheets: memory that the trainer and a worker both see."""
 
+import math
 import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+LINE = 64
+"""Bytes of a cache line, where every place begins: a product of unaligned rows may round differently."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor's name on a sheet, its shape and its type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def lines(self) -> int:
+        return -(-math.prod(self.shape) * self.dtype.itemsize // LINE)
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tensors of one OT batch lie on a sheet: data rows, the source rows that answer, labels, the table."""
+    """The places of a sheet, one after another."""
 
-    rows: int
-    length: int
-    grouped: bool = False
-    table: tuple[int, int] | None = None
-    dtype: torch.dtype = torch.float32
+    places: tuple[Place, ...]
+
+    @classmethod
+    def of(cls, **tensors: Tensor | None) -> "Layout":
+        """A place like each of these; none for what is not there."""
+        there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        return cls(tuple(Place(name, tuple(tensor.shape), tensor.dtype) for name, tensor in there.items()))
 
     @property
     def size(self) -> int:
-        count = self.table[0] * self.table[1] if self.table else 0
-        return self.table_at + count * self.dtype.itemsize
+        return LINE * max(1, sum(place.lines for place in self.places))
 
-    @property
-    def x0_at(self) -> int:
-        return _lines(self.rows * self.length)
-
-    @property
-    def group_at(self) -> int:
-        return 2 * self.x0_at
-
-    @property
-    def table_at(self) -> int:
-        return self.group_at + (_lines(self.rows) if self.grouped else 0)
+    def offsets(self) -> Iterator[tuple[Place, int]]:
+        at = 0
+        for place in self.places:
+            yield place, at
+            at += LINE * place.lines
 
 
 class Sheet:
@@ -50,40 +64,51 @@ class Sheet:
         self.fd = _anonymous(layout.size) if fd is None else fd
         self._closing = weakref.finalize(self, os.close, self.fd)
         self._map = mmap.mmap(self.fd, layout.size)
+        self._unlocking: weakref.finalize[[int, int], Sheet] | None = None
 
-    @property
-    def x1(self) -> Tensor:
-        return self._ids(0, self.layout.length)
+    def __getitem__(self, name: str) -> Tensor:
+        for place, at in self.layout.offsets():
+            if place.name == name:
+                count = math.prod(place.shape)
+                return torch.frombuffer(self._map, dtype=place.dtype, count=count, offset=at).view(place.shape)
+        raise KeyError(name)
 
-    @property
-    def x0(self) -> Tensor:
-        """Written by the worker only, so that what it leaves half-written is never read."""
-        return self._ids(self.layout.x0_at, self.layout.length)
+    def get(self, name: str) -> Tensor | None:
+        return self[name] if any(place.name == name for place in self.layout.places) else None
 
-    @property
-    def group(self) -> Tensor | None:
-        return self._ids(self.layout.group_at, 1)[:, 0] if self.layout.grouped else None
-
-    @property
-    def table(self) -> Tensor | None:
-        if self.layout.table is None:
-            return None
-        count = self.layout.table[0] * self.layout.table[1]
-        flat = torch.frombuffer(self._map, dtype=self.layout.dtype, count=count, offset=self.layout.table_at)
-        return flat.view(self.layout.table)
+    def lock(self) -> bool:
+        """Lock its pages, once, so that a GPU writes to them by itself while the trainer goes on; whether it can."""
+        if self._unlocking is None:
+            start = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
+            if not _lock(start, self.layout.size):
+                return False
+            self._unlocking = weakref.finalize(self, _unlock, start, os.getpid())
+        return True
 
     def close(self) -> None:
         """Give up the descriptor; the memory itself goes with the last tensor that shows it."""
+        if self._unlocking:
+            self._unlocking()
         self._closing()
 
-    def _ids(self, offset: int, width: int) -> Tensor:
-        flat = torch.frombuffer(self._map, dtype=torch.int64, count=self.layout.rows * width, offset=offset)
-        return flat.view(self.layout.rows, width)
+
+def _lock(start: int, size: int) -> bool:
+    try:
+        if int(torch.cuda.cudart().cudaHostRegister(start, size, 0)) == 0:
+            return True
+    except (RuntimeError, AssertionError):  # a torch without CUDA
+        return False
+    with suppress(RuntimeError):
+        torch.zeros(1, device="cuda")  # takes the refusal off CUDA's record, where the next launch would find it
+    return False
 
 
-def _lines(count: int) -> int:
-    """Bytes for so many ids in whole cache lines: a product of unaligned rows may round differently."""
-    return -(-count * torch.int64.itemsize // 64) * 64
+def _unlock(start: int, owner: int) -> None:
+    """Nothing may be on its way any more. A forked copy of the trainer has locked nothing."""
+    if os.getpid() == owner:
+        with suppress(RuntimeError):
+            torch.cuda.synchronize()
+            torch.cuda.cudart().cudaHostUnregister(start)
 
 
 def _anonymous(size: int) -> int:

@@ -6,7 +6,7 @@ every process draws the numbers of the whole batch and takes its share, so that 
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,14 +20,18 @@ from ..draws import stratified
 from ..estimate import mean_and_error
 from ..flow import Flow
 from ..models.causal import Causal
+from ..network import Network, home
+from ..paths import PathSample
 from ..sampling import generate
+from ..scores import open_places
 from .distributed import GlobalPairing
 from .pairs import Pairing
 from .settings import Settings
 from .shares import Share
 from .streams import stream, stream_seed
 
-Batch = tuple[Tensor, ...]
+TUNED: dict[str, Any] = {"coordinate_descent_tuning": True}
+"""Of the compiler: it takes longer once, and every step 2 % less."""
 LAST = 1 - 2.0**-24
 """The latest t: the float32 before 1, where 1 - k is still above 0."""
 
@@ -57,6 +61,25 @@ class Look:
 
     numbers: dict[str, float | int] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the loss of a step reads."""
+
+    tensors: tuple[Tensor, ...]
+    """A row per sequence each."""
+    counts: Int[Tensor, " B"] | None = None
+    """Positions of each sequence where the network's word matters; not for the device, which would have to be asked."""
+
+    def parts(self, count: int) -> Iterator["Batch"]:
+        """In so many parts of consecutive rows."""
+        counts = [None] * count if self.counts is None else self.counts.chunk(count)
+        yield from map(Batch, zip(*(tensor.chunk(count) for tensor in self.tensors), strict=True), counts)
+
+    def read(self, place: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+        """The arguments of the loss, each tensor put in its place."""
+        return (None if self.counts is None else int(self.counts.sum()), *map(place, self.tensors))
 
 
 class Task(ABC):
@@ -113,22 +136,25 @@ class Task(ABC):
 
 
 class FlowLoss(nn.Module):
-    """Nats of each sequence under a flow's objective, at the points of the path that (t, u) decide."""
+    """Nats of each sequence under a flow's objective, at points of its path."""
 
     def __init__(self, model: nn.Module, flow: Flow) -> None:
         super().__init__()
         self.model, self.flow = model, flow
+        self._body: Network | None = None
 
-    def forward(
-        self,
-        x0: Int[Tensor, "B L"],
-        x1: Int[Tensor, "B L"],
-        t: Float[Tensor, " B"],
-        u: Float[Tensor, "B L"],
-        keep: Bool[Tensor, "B L"] | None = None,
-    ) -> Float[Tensor, " B"]:
-        sample = self.flow.path.at(x0, x1, t, u, keep)
-        return self.flow.loss(self.model(sample.xt, t), sample)
+    def compile(self, *how: Any, **keys: Any) -> None:
+        """Compile the network up to its head, where it has one: what the head gives has kernels of its own."""
+        body = getattr(self.model, "features", None)
+        if callable(body) and callable(getattr(self.model, "head", None)):
+            self._body = torch.compile(body, dynamic=False, options=TUNED if home(self.model).type == "cuda" else None)
+        else:
+            self.model.compile(*how, **keys)
+
+    def forward(self, count: int | None, *sample: Tensor) -> Float[Tensor, " B"]:
+        """Of a `PathSample`, field by field; `count` of its positions are open."""
+        point = PathSample(*sample)
+        return self.flow.objective(self.flow.ask(self.model, point, body=self._body, count=count), point)
 
 
 class FlowTask(Task):
@@ -175,7 +201,9 @@ class FlowTask(Task):
         t = t[torch.randperm(size, generator=stream(seed, "times", step))].float().clamp(max=LAST)
         u = torch.rand(size, length, dtype=torch.float64, generator=stream(seed, "path", step))
         keep = self._keep(step)
-        return x0, x1, self._mine(t), self._mine(u), *(() if keep is None else (self._mine(keep),))
+        sample = self.flow.path.at(x0, x1, self._mine(t), self._mine(u), None if keep is None else self._mine(keep))
+        fields = (sample.x0, sample.x1, sample.xt, sample.t, sample.rest, sample.dk)
+        return Batch(fields if sample.keep is None else (*fields, sample.keep), self._open(sample))
 
     def numbers(self, step: int) -> dict[str, float]:
         report = self._pairing.report(step)
@@ -221,6 +249,10 @@ class FlowTask(Task):
     def close(self) -> None:
         self._pairing.close()
 
+    def _open(self, sample: PathSample) -> Int[Tensor, " B"] | None:
+        prediction, source = self.flow.prediction, self.flow.source
+        return open_places(sample, prediction, source).sum(1) if prediction.stays(source) else None
+
     def _table(self) -> Float[Tensor, "V D"] | None:
         return self.table if self.table is not None else embedding_table(self.model)
 
@@ -237,7 +269,12 @@ class CausalLoss(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x1: Int[Tensor, "B L"], keep: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, " B"]:
+    def compile(self, *how: Any, **keys: Any) -> None:
+        self.model.compile(*how, **keys)
+
+    def forward(
+        self, count: None, x1: Int[Tensor, "B L"], keep: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, " B"]:
         return self.model.nll(x1, keep)
 
 
@@ -250,7 +287,7 @@ class CausalTask(Task):
 
     def batch(self, step: int) -> Batch:
         keep = self._keep(step)
-        return self.data(step), *(() if keep is None else (self._mine(keep),))
+        return Batch((self.data(step), *(() if keep is None else (self._mine(keep),))))
 
     def examine(self, step: int, device: torch.device) -> Look:
         settings, found = self.settings, Look()
@@ -286,8 +323,3 @@ def embedding_table(model: nn.Module) -> Float[Tensor, "V D"] | None:
 def _mean(name: str, values: Tensor) -> dict[str, float | int]:
     value, error = mean_and_error(values)
     return {name: value, f"{name}_se": error, f"{name}_n": len(values)}
-
-
-def parts(batch: Batch, count: int) -> Iterator[Batch]:
-    """A batch in so many parts of consecutive rows."""
-    yield from zip(*(tensor.chunk(count) for tensor in batch), strict=True)

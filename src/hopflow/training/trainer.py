@@ -18,11 +18,45 @@ from .ema import Ema, WeightEma
 from .settings import Settings
 from .shares import Share
 from .streams import stream_seed
-from .tasks import FlowTask, Task, embedding_table, parts
+from .tasks import FlowTask, Task, embedding_table
+
+
+class Outcome:
+    """What a step came to, on its way from the device: nats, the gradient's norm, and whether to stop."""
+
+    def __init__(self, step: int, tokens: int, numbers: Tensor, sound: Tensor | None) -> None:
+        self.step, self._tokens, self._numbers, self._arrived = step, tokens, numbers, None
+        if sound is not None:
+            sound *= torch.isfinite(numbers).all()
+            self._numbers = torch.empty(3, pin_memory=True).copy_(numbers, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return self._read()[0] / self._tokens
+
+    @property
+    def grad_norm(self) -> float:
+        return self._read()[1]
+
+    @property
+    def stop(self) -> bool:
+        return self._read()[2] > 0
+
+    def _read(self) -> list[float]:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._numbers.tolist()
 
 
 class NotFinite(ValueError):
     """A loss or a gradient that is not a number; the weights are those of before."""
+
+    def __init__(self, message: str, outcome: Outcome | None = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class Trainer:
@@ -34,7 +68,6 @@ class Trainer:
 
     def __init__(self, model: nn.Module, task: Task, settings: Settings, device: torch.device, share: Share) -> None:
         self.model, self.task, self.settings, self.device, self.share = model, task, settings, device, share
-        self.loss, self.grad_norm = float("nan"), float("nan")
         self.stop = False
         """Some process was asked to stop."""
         self.optimizer = torch.optim.AdamW(
@@ -45,16 +78,34 @@ class Trainer:
             weight_decay=settings.weight_decay,
             fused=device.type == "cuda",
         )
+        self._last: Outcome | None = None
+        # on a GPU: 1 until a step fails, then 0
+        self._sound = torch.ones((), device=device) if device.type == "cuda" else None
         self.average = WeightEma(model, settings.weight_ema) if settings.weight_ema else None
         self.ot_average = self._ot_average()
         if settings.compile:
-            model.compile()
+            task.loss.compile()
         self._loss: nn.Module = task.loss
         if share.world > 1:
             self._loss = DistributedDataParallel(task.loss, device_ids=[device] if device.type == "cuda" else None)
 
+    @property
+    def loss(self) -> float:
+        """Nats per token of the last step."""
+        return self._settled().loss
+
+    @property
+    def grad_norm(self) -> float:
+        """Of the last step, before clipping."""
+        return self._settled().grad_norm
+
     def update(self, step: int, asked: Callable[[], bool] = lambda: False) -> None:
-        """One step, or NotFinite before anything has changed. `asked`: was this process asked to stop by now?"""
+        """One step; NotFinite, with the weights of before, if its loss or gradient is no number.
+
+        `asked`: was this process asked to stop by now? On a GPU the host runs ahead: what a step came to is read after
+        the next one has been handed over, unless somebody asks. A step that failed leaves all weights as they are, and
+        so does every later one.
+        """
         torch.manual_seed(stream_seed(self.settings.seed, "dropout", step, self.share.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.rate_at(step)
@@ -62,27 +113,33 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         batch, tokens = self.task.batch(step), self.task.tokens(step)
         nats = torch.zeros((), device=self.device)
-        pieces = list(parts(batch, self.settings.accumulate))
+        pieces = list(batch.parts(self.settings.accumulate))
         for number, piece in enumerate(pieces, 1):
             with self._together(number == len(pieces)), self.autocast():
-                loss = self._loss(*(self._here(tensor) for tensor in piece)).sum()
+                loss = self._loss(*piece.read(self._here)).sum()
             # processes average their gradients; each holds an equal share of the rows
             (loss * (self.share.world / tokens)).backward()
             nats += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        total, self.stop = self._agree(float(nats), asked())
-        self.loss, self.grad_norm = total / tokens, float(norm)
-        if not (math.isfinite(self.loss) and math.isfinite(self.grad_norm)):
-            raise NotFinite(
-                f"the loss is {self.loss:g} and the gradient's norm {self.grad_norm:g} at step {step}: stopped before "
-                f"the update, the weights are intact. Lower lr, or raise warmup"
-            )
+        before, self._last = self._last, Outcome(step, tokens, self._agreed(nats, norm, asked()), self._sound)
+        if self._sound is None:
+            self._settled()
+        else:
+            # read by AdamW's fused kernel, which then leaves the weights as they are
+            self.optimizer.found_inf = 1 - self._sound  # type: ignore[attr-defined]
         self.optimizer.step()
         if self.average:
-            self.average.update(self.model, step)
+            self.average.update(self.model, step, self._sound)
         table = embedding_table(self.model)
         if self.ot_average and table is not None:
-            self.ot_average.update(table, step)
+            self.ot_average.update(table, step, self._sound)
+        if before is not None:
+            self._check(before)
+
+    def settle(self) -> None:
+        """Wait for the last step; NotFinite if it failed."""
+        if self._last is not None:
+            self._settled()
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """All that the next step depends on, as groups of named tensors; `model` is what is to be sampled."""
@@ -129,16 +186,16 @@ class Trainer:
     def autocast(self) -> AbstractContextManager[object]:
         return autocast(self.precision, self.device)
 
-    def dump(self, step: int, folder: Path) -> Path:
+    def dump(self, outcome: Outcome, folder: Path) -> Path:
         """Which sequences a step was given, for whoever wants to know why it failed."""
-        size = self.settings.batch
+        step, size = outcome.step, self.settings.batch
         facts = {
             "step": step,
             "seed": self.settings.seed,
             "samples": [step * size, (step + 1) * size],
             "rank": self.share.rank,
-            "loss": repr(self.loss),
-            "grad_norm": repr(self.grad_norm),
+            "loss": repr(outcome.loss),
+            "grad_norm": repr(outcome.grad_norm),
             "x1": self.task.data(step).tolist(),
         }
         file = folder / (f"not-finite-{step}-{self.share.rank}.json" if self.share.rank else f"not-finite-{step}.json")
@@ -176,15 +233,30 @@ class Trainer:
             return self._loss.no_sync()
         return nullcontext()
 
-    def _agree(self, nats: float, asked: bool) -> tuple[float, bool]:
-        """The nats of all processes, and whether any of them was asked to stop."""
-        if self.share.world == 1:
-            return nats, asked
-        both = torch.tensor([nats, float(asked)], dtype=torch.float32, device=self.device)
-        dist.all_reduce(both)
-        return float(both[0]), bool(both[1] > 0)
+    def _agreed(self, nats: Tensor, norm: Tensor, asked: bool) -> Tensor:
+        """The nats of all processes, the gradient's norm, and how many processes were asked to stop."""
+        both = torch.stack([nats, torch.full_like(nats, float(asked))])
+        if self.share.world > 1:
+            dist.all_reduce(both)
+        return torch.stack([both[0], norm.to(both), both[1]])
+
+    def _settled(self) -> "Outcome":
+        assert self._last is not None, "no step was taken"
+        self._check(self._last)
+        return self._last
+
+    def _check(self, outcome: "Outcome") -> None:
+        self.stop |= outcome.stop
+        if not (math.isfinite(outcome.loss) and math.isfinite(outcome.grad_norm)):
+            raise NotFinite(
+                f"the loss is {outcome.loss:g} and the gradient's norm {outcome.grad_norm:g} at step {outcome.step}: "
+                f"stopped before the update, the weights are intact. Lower lr, or raise warmup",
+                outcome,
+            )
 
     def _here(self, tensor: Tensor) -> Tensor:
         if self.device.type == "mps" and tensor.dtype == torch.float64:
             tensor = tensor.float()
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()  # only from there the host need not wait for the copy
         return tensor.to(self.device, non_blocking=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..flow import Flow
-from .problems import Draw, Problem
+from .problems import Draw, posed
 from .sheets import Sheet
 
 HELLO, READY = "hello", "ready"  # torch is imported; the flow is read
@@ -57,8 +57,8 @@ def answer(flow: Flow, draw: Draw, sheet: Sheet) -> tuple[str, tuple[float, ...]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")  # the trainer's filters decide which are shown
         try:
-            solution = Problem(draw, sheet.x1, sheet.group, sheet.table).solve(flow)
-            sheet.x0.copy_(solution.x0)
+            solution = posed(draw, sheet).solve(flow)
+            sheet["x0"].copy_(solution.x0)
         except Exception as error:  # whatever it is, the trainer meets it again when it solves in place
             return f"{type(error).__name__}: {error}", None, ()
         finally:

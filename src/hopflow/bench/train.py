@@ -1,0 +1,243 @@
+"""How long a training step takes: as it is, with each optimisation left out, and as plain code; in one run."""
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from ..flow import Flow
+from ..models import Transformer
+from ..models.sizes import Size
+from ..training.settings import Settings
+from ..training.shares import Share
+from ..training.streams import stream
+from ..training.tasks import FlowTask
+from ..training.trainer import Trainer
+from .memory import Peak
+from .sample import source
+
+MATRIX = 8192
+"""Rows of the square bf16 product whose speed stands for what the device can do."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained: a new transformer on random tokens, which costs what text does."""
+
+    batch: int = 16
+    length: int = 64
+    tokens: int = 2_000
+    size: str = "tiny"
+    sources: tuple[str, ...] = ("uniform", "multimask")
+    """From a uniform source every position carries loss, from masks those that still hold one."""
+    steps: int = 5
+    seed: int = 0
+    device: torch.device = torch.device("cpu")
+
+    @classmethod
+    def on(cls, device: torch.device, **keys: Any) -> "Case":
+        """What suits a device: a laptop's size on a CPU, the paper's on a GPU."""
+        usual = {"batch": 512, "length": 128, "tokens": 50_257, "size": "small", "steps": 20}
+        return cls(**{**({} if device.type == "cpu" else usual), **keys}, device=device)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "device": str(self.device)}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to take a step; each optimisation can be left out."""
+
+    name: str
+    compile: bool = True
+    kernels: bool = True
+    rows: bool = True
+    """The head only where a token is not certain to stay."""
+    attention: bool = True
+    """By kernels that hold a short sequence as a whole."""
+    ahead: bool = True
+    """The host does not wait for what a step came to."""
+
+
+BEST = Variant("as it is")
+VARIANTS = (
+    BEST,
+    replace(BEST, name="not compiled", compile=False),
+    replace(BEST, name="head at every position", rows=False),
+    replace(BEST, name="head by torch", kernels=False),
+    replace(BEST, name="attention by torch", attention=False),
+    replace(BEST, name="waits for every step", ahead=False),
+    Variant("plain: eager, full logits", *[False] * 5),
+)
+GPU_ONLY = ("head by torch", "attention by torch", "waits for every step")
+"""On a CPU there are no kernels, and nothing to run ahead of."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant on one source: milliseconds of a step (median, and half the range of the middle half)."""
+
+    source: str
+    variant: str
+    ms: float
+    ms_spread: float
+    tokens_per_s: float
+    tflop: float
+    """Of the products that the step needs, six for every weight and row, and attention; the same for all variants."""
+    tflop_per_s: float
+    share_of_peak: float | None
+    peak_bytes: int
+    loss: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def run(
+    case: Case, variants: tuple[Variant, ...] = VARIANTS, progress: Callable[[str], None] = lambda text: None
+) -> list[Row]:
+    """Every variant on every source, one after another in the same process."""
+    peak, rows = matrix_peak(case.device), []
+    for name in case.sources:
+        for variant in variants:
+            if case.device.type == "cpu" and variant.name in GPU_ONLY:
+                continue
+            progress(f"{name}: {variant.name}")
+            rows.append(_row(case, name, variant, peak))
+    return rows
+
+
+def matrix_peak(device: torch.device) -> float | None:
+    """TFLOP/s of a large bf16 product on random numbers; None on a CPU, where it says nothing."""
+    if device.type != "cuda":
+        return None
+    a, b = torch.randn(2, MATRIX, MATRIX, device=device, dtype=torch.bfloat16)
+    for _ in range(3):
+        a @ b
+    seconds = statistics.median(_timed(lambda: a @ b, device) for _ in range(20))
+    return 2 * MATRIX**3 / seconds / 1e12
+
+
+def work(case: Case, source_name: str) -> float:
+    """TFLOP of a step: half of the positions need a head where data tokens stay."""
+    size = Size.of(case.size)
+    tokens = case.batch * case.length
+    layers = size.layers * 12 * size.width**2
+    head = size.width * case.tokens * (0.5 if source_name in ("mask", "multimask") else 1.0)
+    attention = 12 * size.layers * case.length * size.width
+    return (6 * (layers + head) + attention) * tokens / 1e12
+
+
+class RandomText:
+    """Tokens without a text, as frequent as words are (1/rank)."""
+
+    def __init__(self, case: Case) -> None:
+        self.length, self.vocab_size = case.length, case.tokens
+        self._sums = (1.0 / torch.arange(1, case.tokens + 1, dtype=torch.float64)).cumsum(0)
+
+    test: Int[Tensor, "n L"] = torch.empty(0, 1, dtype=torch.int64)
+    test_keep: Bool[Tensor, "n L"] | None = None
+    identity: dict[str, Any] = {}  # noqa: RUF012
+
+    def batch(self, seed: int, start: int, count: int) -> Int[Tensor, "n L"]:
+        u = torch.rand(count, self.length, dtype=torch.float64, generator=stream(seed, "bench", start))
+        return torch.searchsorted(self._sums, u * self._sums[-1]).clamp(max=self.vocab_size - 1)
+
+    def keep(self, seed: int, start: int, count: int) -> Bool[Tensor, "n L"] | None:
+        return None
+
+    def decode(self, tokens: Int[Tensor, " L"]) -> str:
+        return " ".join(map(str, tokens.tolist()))
+
+
+class _Whole(nn.Module):
+    """A network as a plain callable: nobody sees that it has a head."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.inner = model
+
+    def forward(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:
+        logits: Tensor = self.inner(xt, t)
+        return logits
+
+
+def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
+    flow = Flow(source(name, case.tokens))
+    settings = Settings(
+        batch=case.batch,
+        steps=10**6,
+        warmup=1,
+        compile=variant.compile,
+        device=str(case.device),
+        weight_ema=0.9999,
+        seed=case.seed,
+        workers=0,
+    )
+    torch.manual_seed(case.seed)
+    model: nn.Module = Transformer(flow.vocab, case.size).to(case.device)
+    if not (variant.kernels or variant.rows or variant.compile):
+        model = _Whole(model)
+    task = FlowTask(model, flow, RandomText(case), settings, Share())
+    trainer = Trainer(model, task, settings, case.device, Share())
+    with without(variant), Peak(case.device) as memory:
+        for step in range(3):  # compiles, and warms up
+            trainer.update(step)
+        trainer.settle()
+        times, started = [], time.perf_counter()
+        for step in range(3, 3 + case.steps):
+            trainer.update(step)
+            if not variant.ahead:
+                trainer.settle()
+            now = time.perf_counter()
+            times.append(now - started)
+            started = now
+        trainer.settle()
+        _finish(case.device)
+        times[-1] += time.perf_counter() - started
+    # a host that runs ahead finds steps short at first and waits later: the mean is right, medians are not
+    seconds = statistics.fmean(times[1:]) if variant.ahead else statistics.median(times)
+    tflop, tokens = work(case, name), case.batch * case.length
+    speed = tflop / seconds
+    share = None if peak is None else speed / peak
+    quarter = statistics.quantiles(times, n=4) if len(times) > 1 else [0.0, 0.0, 0.0]
+    spread = (quarter[2] - quarter[0]) / 2
+    loss = trainer.loss
+    task.close()
+    return Row(
+        name, variant.name, 1e3 * seconds, 1e3 * spread, tokens / seconds, tflop, speed, share, memory.bytes, loss
+    )
+
+
+def without(variant: Variant) -> ExitStack:
+    """The parts of the library that a variant leaves out, put aside for a while."""
+    stack = ExitStack()
+    parts: dict[str, tuple[bool, Any]] = {
+        "hopflow.scores.kernels": (variant.kernels, None),
+        "hopflow.scores._open_rows": (variant.rows, None),
+        "hopflow.models.attention.fits": (variant.attention, False),
+    }
+    for name, (stays, instead) in parts.items():
+        if not stays:
+            stack.enter_context(patch(name, lambda *_, instead=instead: instead))
+    return stack
+
+
+def _timed(what: Callable[[], Any], device: torch.device) -> float:
+    _finish(device)
+    started = time.perf_counter()
+    what()
+    _finish(device)
+    return time.perf_counter() - started
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,142 @@
+"""The three numbers of `Scores` from features and a linear head, with as few passes over logits as there can be.
+
+On a GPU: a product, a pass that reads the logits, a pass that turns them into their gradient where they lie, and two
+products; nothing else ever sees them, and no float32 copy exists. The vocabulary is padded to a number that the matrix
+units like: 50,257 is odd, and products with an odd row length take four times as long.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from .categorical import passed
+
+PAD = 64
+"""The vocabulary is padded to a multiple of this."""
+BEYOND = 1 << 30
+"""Stands for every mask: no logit is its own, not even among those that pad."""
+MOST = 1 << 32
+"""Logits that are kept from the forward pass to the backward pass: 8 GiB in bf16. More are taken in parts."""
+
+
+def kernels(head: Any, features: Tensor) -> ModuleType | None:
+    """The module with kernels for this head and device, if there is one."""
+    plain = features.device.type != "cuda" or features.dtype == torch.float64 or not len(features)
+    if plain or not isinstance(head, nn.Linear):
+        return None
+    try:
+        from . import triton_rows
+    except ImportError:  # torch without Triton
+        return None
+    return triton_rows
+
+
+def linear_three(
+    module: ModuleType, features: Float[Tensor, "n D"], head: nn.Linear, xt: Int[Tensor, " n"], x1: Int[Tensor, " n"]
+) -> Float[Tensor, "n 3"]:
+    """As `scores._three` of head(features): in bf16 under autocast, summed in float32."""
+    bias = head.bias if head.bias is not None else head.weight.new_zeros(head.out_features)
+    rows = max(1, MOST // head.out_features)
+    parts = zip(features.split(rows), xt.split(rows), x1.split(rows), strict=True)
+    found = [_Three.apply(module, part, head.weight, bias, *tokens) for part, *tokens in parts]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+class WideHead:
+    """A linear head in float32 quality from products in bf16, which a GPU has ten times as fast.
+
+    A float32 number is, to 16 bits, the sum of two bf16 numbers: x·w = xₕwₕ + xₕwₗ + xₗwₕ, as one product of three
+    times the width, summed in float32. What is left out is 2^-16 of each term.
+    """
+
+    def __init__(self, head: nn.Linear) -> None:
+        self._count = head.out_features
+        high, low = _halves(_padded(head.weight.detach(), torch.float32, 0.0))
+        self._weight = torch.cat([high, low, high], 1)
+        bias = head.weight.new_zeros(self._count) if head.bias is None else head.bias.detach()
+        self._bias = _padded(bias, torch.float32, -torch.inf)
+        self._kernels = kernels(head, self._weight)
+
+    def __call__(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n V"]:
+        return (self._product(features) + self._bias)[:, : self._count]
+
+    def draw(
+        self, features: Float[Tensor, "n D"], xt: Int[Tensor, " n"], shift: Float[Tensor, " n"], u: Float[Tensor, " n"]
+    ) -> tuple[Int[Tensor, " n"], Bool[Tensor, ""]] | None:
+        """Tokens at u of the softmax of the logits, shifted at xt; and whether all was sound. None: without kernels.
+
+        As `categorical` draws, in two passes over the logits.
+        """
+        if self._kernels is None:
+            return None
+        logits, width = self._product(features), self._kernels.SUMMED
+        top, sums = self._kernels.block_sums(logits, self._bias, xt.int(), shift.float())
+        block, left = passed(sums.double(), u.double())
+        column = width * block[:, None] + torch.arange(width, device=logits.device)
+        inside = column.clamp(max=logits.shape[1] - 1)
+        by = torch.where(column == xt[:, None], shift[:, None].float(), 0.0)
+        p = (logits.gather(1, inside) + self._bias[inside] + by - top[:, None]).exp()
+        place, _ = passed(p.masked_fill(column >= self._count, 0).double(), left)
+        return (width * block + place).clamp(max=self._count - 1), ~torch.isnan(sums).any()
+
+    def _product(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n W"]:
+        high, low = _halves(features.float())
+        return _product(torch.cat([high, high, low], 1), self._weight.T)
+
+    @staticmethod
+    def suits(head: Any) -> bool:
+        """Whether it stands in for this head: a linear one in float32 on a GPU that knows bf16."""
+        linear = isinstance(head, nn.Linear) and head.weight.dtype == torch.float32
+        return linear and head.weight.device.type == "cuda" and torch.cuda.is_bf16_supported()
+
+
+def _halves(x: Float[Tensor, "n D"]) -> tuple[Tensor, Tensor]:
+    high = x.to(torch.bfloat16)
+    return high, (x - high).to(torch.bfloat16)
+
+
+class _Three(torch.autograd.Function):
+    """The logits of the forward pass become their own gradient in the backward pass, which is why there is only one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, module: ModuleType, features: Tensor, weight: Tensor, bias: Tensor, xt: Tensor, x1: Tensor
+    ) -> Tensor:
+        kind = features.device.type
+        narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
+        xt, x1 = torch.where(xt < len(weight), xt, BEYOND).int(), x1.int()
+        with torch.autocast(kind, enabled=False):
+            x, w = features.to(narrow), _padded(weight, narrow, 0.0)
+            added = _padded(bias, torch.float32, -torch.inf)  # what is beyond the vocabulary has no chance
+            logits = x @ w.T
+            three: Tensor = module.forward(logits, added, xt, x1)
+        ctx.module, ctx.logits = module, logits
+        ctx.save_for_backward(x, w, added, xt, x1, three)
+        ctx.kinds, ctx.count = (features.dtype, weight.dtype, bias.dtype), len(weight)
+        return three
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, added, xt, x1, three = ctx.saved_tensors
+        logits, ctx.logits = ctx.logits, None
+        if logits is None:
+            raise RuntimeError("this loss has no second backward pass: its logits have become their gradient")
+        with torch.autocast(x.device.type, enabled=False):
+            grad_bias = ctx.module.backward_(logits, added, xt, x1, three, grads[0].float().contiguous())
+            given = logits @ w, _product(logits.T, x)[: ctx.count], grad_bias[: ctx.count]
+        grad_x, grad_w, grad_bias = (grad.to(kind) for grad, kind in zip(given, ctx.kinds, strict=True))
+        return None, grad_x, grad_w, grad_bias, None, None
+
+
+def _padded(x: Float[Tensor, "V *more"], dtype: torch.dtype, fill: float) -> Float[Tensor, "W *more"]:
+    out = x.new_full((-(-len(x) // PAD) * PAD, *x.shape[1:]), fill, dtype=dtype)
+    out[: len(x)] = x
+    return out
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, given in float32: a sum over all rows of a batch has more digits than its terms."""
+    return a @ b if a.dtype == torch.float32 else torch.mm(a, b, out_dtype=torch.float32)

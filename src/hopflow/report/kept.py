@@ -1,0 +1,43 @@
+"""Kept: what a report has drawn or paired stays beside its run, so that the next one need not do it again."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from .. import __version__, atomic
+
+FILE = "report-draws.json"
+Found = TypeVar("Found")
+
+
+def kept(folder: Path, name: str, key: Mapping[str, Any], kind: type[Found], make: Callable[[], Found]) -> Found:
+    """What was made under this name with this key: the network, and how it was asked. Else it is made, and kept."""
+    whole, wanted, form = _read(folder), {**key, "hopflow": __version__}, TypeAdapter(kind)
+    there = whole.get(name)
+    if isinstance(there, dict) and there.get("key") == wanted:
+        try:
+            return form.validate_python(there.get("found"))
+        except ValidationError:
+            pass  # of another version, or damaged: it can be made again
+    found = make()
+    whole[name] = {"key": wanted, "found": form.dump_python(found, mode="json")}
+    _write(folder, whole)
+    return found
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _write(folder: Path, whole: dict[str, Any]) -> None:
+    """A folder that may not be written to keeps nothing, and is reported on all the same."""
+    if os.access(folder, os.W_OK):
+        atomic.write(folder / FILE, json.dumps(whole, separators=(",", ":"), allow_nan=False).encode())

@@ -1,0 +1,90 @@
+"""Repeating: the commands that make these numbers again, and what they depend on."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from .. import __version__
+from ..evaluation.frontier import SAMPLES
+from ..recipes import Recipe, resolve
+from ..recipes.paper import names
+from .quality import judge_name
+from .section import Block, Commands, Prose, Section, Table
+from .story import Story
+
+LEFT_OUT = ("name", "out", "device", "precision")
+"""Keys that say where a run was, not what it is."""
+
+
+def section(stories: Sequence[Story]) -> Section:
+    """Training, evaluation and this report, run by run; versions, seeds and hashes."""
+    lines = [line for story in stories for line in (train_command(story), eval_command(story)) if line]
+    lines.append(" ".join(["hopflow report", *(shlex.quote(str(story.folder)) for story in stories)]))
+    blocks: list[Block] = [Commands(tuple(lines))]
+    if untold := [story.name for story in stories if train_command(story) is None]:
+        blocks.append(
+            Prose(f"Trained from Python: {', '.join(untold)}. hopflow.train with the keys above and the same network.")
+        )
+    rows = tuple((story.name, *_origin(story)) for story in stories)
+    head = ("run", "recipe hash", "seed", "steps", "precision", "hopflow", "torch", "text, sha256")
+    blocks.append(Table(head, rows, f"This report was made by hopflow {__version__}."))
+    return Section("repeat", "How to repeat it", tuple(blocks))
+
+
+def train_command(story: Story) -> str | None:
+    """`hopflow train …` with the keys that differ from what it takes by itself; None for a network of one's own."""
+    known = {f.name for f in fields(Recipe)}
+    if not {"data", "name", "tokens"} <= story.recipe.keys() or not story.recipe.keys() <= known:
+        return None
+    word = str(story.recipe["name"] if story.recipe["name"] in names() else story.recipe["data"])
+    try:
+        base = resolve(word)
+    except (ValueError, OSError):
+        return None
+    changed = {key: value for key, value in story.recipe.items() if key not in LEFT_OUT and value != getattr(base, key)}
+    keys = [shlex.quote(f"{key}={_word(value)}") for key, value in changed.items()]
+    return " ".join(["hopflow train", shlex.quote(word), *keys, shlex.quote(f"out={story.folder}")])
+
+
+def eval_command(story: Story) -> str | None:
+    """`hopflow eval …` with what the rows tell of their settings; None where nothing was evaluated."""
+    if not story.rows:
+        return None
+    drawn = [row for row in story.rows if row.set == SAMPLES]
+    texts = [
+        f"data={name}" for name in dict.fromkeys(r.set for r in story.rows if r.unit == "ppl") if name != "held-out"
+    ]
+    found: dict[str, list[Any]] = {
+        "steps": sorted({row.more["steps"] for row in drawn if row.more.get("steps")}),
+        "eta": sorted({row.eta for row in drawn if row.eta is not None}),
+        "temperature": sorted({row.more["temperature"] for row in drawn if row.more.get("temperature", 1.0) != 1.0}),
+        "n": sorted({row.n for row in drawn if row.quantity == "jumps"})[-1:],
+        "judge": sorted({judge_name(row) for row in drawn if "judge" in row.more})[-1:],
+        "seed": sorted({row.more["seed"] for row in story.rows if isinstance(row.more.get("seed"), int)})[-1:],
+    }
+    keys = [f"{key}={','.join(_word(value) for value in values)}" for key, values in found.items() if values]
+    return " ".join(["hopflow eval", *(shlex.quote(word) for word in (str(story.folder), *texts, *keys))])
+
+
+def _word(value: Any) -> str:
+    """As a command line says it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+
+
+def _origin(story: Story) -> tuple[str, ...]:
+    text = story.identity.get("data.source_sha256")
+    facts = (
+        story.recipe_hash,
+        story.recipe.get("seed"),
+        story.steps,
+        story.last.get("precision", story.recipe.get("precision")),
+        story.versions.get("hopflow"),
+        story.versions.get("torch"),
+        text[:16] if isinstance(text, str) else None,
+    )
+    return tuple("-" if fact is None else str(fact) for fact in facts)

@@ -1,0 +1,118 @@
+"""Trained: the network of a run's newest checkpoint, and the text it was trained on, where they are at hand."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from .. import data
+from ..couplings import Coupling
+from ..data import Corpus
+from ..flow import Flow
+from ..pretrained import from_pretrained, newest
+from ..training import checkpoint
+from ..training.devices import choose_device
+from ..training.problems import Draw, Problem
+from .story import Story
+
+
+class Unknown(ValueError):
+    """Why something cannot be told of a run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A flow with its network, as it stands at the newest checkpoint of a run."""
+
+    story: Story
+    model: nn.Module
+    flow: Flow
+    tokenizer: Any
+    length: int
+    weights: str
+    """Sha256 of the file they were read from."""
+
+    @classmethod
+    def load(cls, story: Story) -> "Trained":
+        if story.checkpoint is None:
+            raise Unknown("it has no checkpoint, and without a network nothing can be drawn")
+        try:
+            found = from_pretrained(newest(story.folder), device=choose_device("auto"), model=story.model)
+        except (ValueError, OSError) as error:
+            raise Unknown(f"its checkpoint cannot be used: {because(error)}") from None
+        if found.flow is None:
+            raise Unknown("it is no flow: its network writes from left to right, and nothing hops")
+        length = story.recipe.get("length") or story.identity.get("data.length")
+        if found.tokenizer is None or not isinstance(length, int):
+            raise Unknown("it was saved without its tokenizer, or does not say how long its sequences are")
+        return cls(story, found.model, found.flow, found.tokenizer, length, next(iter(found.sha256.values())))
+
+    @property
+    def dtype(self) -> str:
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def ot_batch(self) -> int:
+        """Rows of an OT batch of the training."""
+        return int(self.story.recipe.get("ot_batch") or self.story.recipe.get("batch") or 64)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The text as it was trained on; nothing is fetched for it."""
+        found = self._read() if self.story.corpus is None else self.story.corpus
+        if found.identity["train_sha256"] != self.story.identity.get("data.train_sha256"):
+            raise Unknown("its text is not what it was trained on any more")
+        return found
+
+    def _read(self) -> Corpus:
+        keys = self.story.recipe
+        text = keys.get("data")
+        if not isinstance(text, str) or text == "-":
+            raise Unknown("its recipe does not name a text that could be read again")
+        try:
+            return data.load(
+                text,
+                keys.get("tokens", "char"),
+                self.length,
+                holdout=keys.get("holdout", 0.02),
+                pack=keys.get("pack", True),
+                offline=True,
+            )
+        except (ValueError, OSError) as error:
+            raise Unknown(f"its text cannot be read here: {because(error)}") from None
+
+    @cached_property
+    def table(self) -> Float[Tensor, "V D"] | None:
+        """The embeddings that its coupling reads: their average over the training, where one was kept."""
+        saved = newest(self.story.folder)
+        if (saved / "ot_ema.safetensors").is_file():
+            return checkpoint.group(saved, "ot_ema")["value"]
+        own = getattr(self.model, "table", None)
+        return own.detach().cpu() if isinstance(own, Tensor) else None
+
+    def reads(self, coupling: Coupling) -> dict[str, Any]:
+        """What a coupling asks for, of these."""
+        if "embedding" in coupling.reads and self.table is None:
+            raise Unknown("its coupling reads embeddings, and its network has no table of them")
+        return {
+            "embedding": self.table if "embedding" in coupling.reads else None,
+            "network": self.model if "network" in coupling.reads else None,
+        }
+
+    def pairs(self, rows: int) -> Iterator[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]]:
+        """Source and data rows as the coupling pairs them, by the draws that training makes; without an end."""
+        seed, asked, index = int(self.story.recipe.get("seed") or 0), self.reads(self.flow.coupling), 0
+        while True:
+            x1, draw = self.corpus.batch(seed, index * rows, rows), Draw(seed, index, rows, rows)
+            yield Problem(draw, x1, None, asked["embedding"], asked["network"]).solve(self.flow).x0, x1
+            index += 1
+
+
+def because(error: ValueError | OSError) -> str:
+    """What was wrong, as part of a sentence that a report can show; a report tells what it can."""
+    said = f"{error.strerror} ({os.fspath(error.filename)})" if isinstance(error, OSError) and error.filename else error
+    return " ".join(str(said).split())

@@ -1,0 +1,107 @@
+"""Crossings: cost matrices computed on a GPU, beside the training step, on their way to memory that a worker sees.
+
+To send the embedding table itself would take longer than the step: 300 MB for 100,000 tokens of width 768, and then
+seconds of a worker's time for the products. The matrix of 512 rows is 1 MB, that of 4096 is 64 MB.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..costs import SequenceCost
+from ..sources import Source
+from .sheets import Sheet
+
+
+def elsewhere(table: Float[Tensor, "V D"]) -> bool:
+    """Whether the table lies where no worker is."""
+    return table.device.type == "cuda"
+
+
+@runtime_checkable
+class Event(Protocol):
+    """A mark in a stream, such as torch.cuda.Event."""
+
+    def query(self) -> bool: ...
+
+    def synchronize(self) -> None: ...
+
+
+class Crossing:
+    """Numbers on their way to a sheet."""
+
+    def __init__(self, event: Event, staged: Mapping[str, Tensor], sheet: Sheet) -> None:
+        self._event, self._staged, self._sheet = event, dict(staged), sheet
+
+    def arrived(self) -> bool:
+        """Whether they are there, without waiting."""
+        if not self._event.query():
+            return False
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        """Until they are there."""
+        self._event.synchronize()
+        for name, content in self._staged.items():
+            self._sheet[name].copy_(content)
+        self._staged.clear()
+
+
+class Side:
+    """A GPU beside its own training step, by a second stream. Nothing here makes the trainer wait for the GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+
+    def price(
+        self,
+        cost: SequenceCost,
+        source: Source,
+        u: Float[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        table: Float[Tensor, "V D"],
+    ) -> dict[str, Tensor]:
+        """The source rows at these uniform numbers, and the cost of all pairs under the table as it is now."""
+        now = self.now(table)
+        with torch.no_grad(), self.beside():
+            x0 = source.at(self.up(u))
+            split = cost.split(x0, self.up(x1), now)
+            none = torch.zeros(len(x0), dtype=split.pairwise.dtype, device=x0.device)
+            rows, columns = (none if part is None else part for part in (split.rows, split.columns))
+            return {"source": x0, "pairwise": split.pairwise, "rows": rows, "columns": columns}
+
+    def send(self, priced: Mapping[str, Tensor], sheet: Sheet) -> Crossing:
+        """To the places of these names; by way of locked memory, should that of the sheet not be lockable."""
+        staged = {} if sheet.lock() else {name: self.locked(part) for name, part in priced.items()}
+        with self.beside():
+            for name, part in priced.items():
+                (staged[name] if staged else sheet[name]).copy_(part, non_blocking=True)
+            return Crossing(self.mark(), staged, sheet)
+
+    def now(self, table: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
+        """The table after all that the step's own stream was asked so far: the update comes after this copy."""
+        copy = table.detach().clone()
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        copy.record_stream(self.stream)
+        return copy
+
+    def up(self, rows: Tensor) -> Tensor:
+        """From locked memory: from any other, CUDA would first wait for the stream."""
+        return rows.pin_memory().to(self.device, non_blocking=True)
+
+    def locked(self, like: Tensor) -> Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+    def beside(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self.stream)
+
+    def mark(self) -> Event:
+        event = torch.cuda.Event()
+        event.record(self.stream)
+        return event

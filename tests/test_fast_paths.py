@@ -1,0 +1,192 @@
+"""What a GPU does by kernels of hopflow's own is what torch's operations give, forward and back."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import hopflow as hf
+import toys
+from hopflow.categorical import categorical
+from hopflow.linear_rows import PAD, WideHead, kernels, linear_three
+from hopflow.models import short_attention
+from hopflow.models.attention import rotated
+from hopflow.models.gelu_linear import gelu_linear
+from hopflow.scores import _three
+from hopflow.training.checkpoint import latest
+from hopflow.training.settings import Settings
+from hopflow.training.shares import Share
+from hopflow.training.tasks import FlowTask
+from hopflow.training.trainer import NotFinite, Trainer
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+LOOSE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+"""Relative errors of what is calculated in these types."""
+
+
+def apart(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+def test_a_cpu_has_no_kernels_and_a_head_of_ones_own_neither():
+    assert kernels(nn.Linear(4, 5), torch.zeros(3, 4)) is None
+    assert not short_attention.fits(torch.zeros(1, 8, 3, 1, 64, dtype=torch.bfloat16))
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("n", "v"), [(777, 50_257), (33, 17), (1, 64), (130, 2 * PAD)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_three_numbers_of_a_linear_head_and_their_gradients(dtype, n, v, biased):
+    torch.manual_seed(0)
+    features, head = torch.randn(n, 48, device="cuda", requires_grad=True), nn.Linear(48, v, bias=biased).cuda()
+    xt, x1 = torch.randint(0, v + 2 * PAD, (n,), device="cuda"), torch.randint(0, v, (n,), device="cuda")
+    x1[::3] = xt[::3].clamp(max=v - 1)
+    upstream = torch.randn(n, 3, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        found = linear_three(kernels(head, features), features, head, xt, x1)
+    wide, exact_head = features.detach().double().requires_grad_(), nn.Linear(48, v, bias=biased).cuda().double()
+    exact_head.load_state_dict(head.state_dict())
+    exact = _three(exact_head(wide), xt, x1)
+    there = torch.isfinite(exact)
+    assert torch.equal(torch.isfinite(found), there)
+    assert apart(found[there], exact[there]) < LOOSE[dtype]
+    for three in (found, exact):
+        (torch.where(there, three, 0.0) * upstream).sum().backward()
+    pairs = [(features, wide), *zip(head.parameters(), exact_head.parameters(), strict=True)]
+    assert all(apart(mine.grad, theirs.grad) < LOOSE[dtype] for mine, theirs in pairs)
+    with pytest.raises(RuntimeError):
+        found.sum().backward()
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(3, 128, 12, 64), (2, 100, 2, 32), (1, 1, 1, 64), (5, 17, 3, 64)], ids=str)
+def test_attention_over_short_sequences_and_its_gradient(dtype, shape):
+    b, length, heads, width = shape
+    torch.manual_seed(0)
+    qkv = torch.randn(b, length, 3, heads, width, device="cuda", dtype=dtype, requires_grad=True)
+    angle = torch.randn(length, width // 2, device="cuda")
+    turn = angle.cos(), angle.sin()
+    assert short_attention.fits(qkv)
+    found = short_attention.attend(qkv, *turn)
+    wide = qkv.detach().double().requires_grad_()
+    both, values = wide.split([2, 1], 2)
+    q, k = rotated(both, tuple(x.double() for x in turn)).permute(2, 0, 3, 1, 4)
+    exact = scaled_dot_product_attention(q, k, values[:, :, 0].transpose(1, 2)).transpose(1, 2).flatten(2)
+    upstream = torch.randn_like(found)
+    found.backward(upstream)
+    exact.backward(upstream.double())
+    assert apart(found, exact) < LOOSE[dtype]
+    # of a single position nothing goes back but values: the rest of the gradient is zero
+    assert apart(qkv.grad, wide.grad) < LOOSE[dtype]
+
+
+@gpu
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_wide_head_has_the_digits_of_float32(biased):
+    torch.manual_seed(0)
+    head, features = nn.Linear(768, 5_003, bias=biased).cuda(), torch.randn(100, 768, device="cuda")
+    assert WideHead.suits(head)
+    exact = nn.functional.linear(features.double(), head.weight.double(), head.bias.double() if biased else None)
+    with torch.no_grad():
+        assert apart(WideHead(head)(features), exact) < 1e-5
+    assert apart(head.to(torch.bfloat16)(features.to(torch.bfloat16)), exact) > 1e-3  # what bf16 alone would give
+
+
+@gpu
+def test_tokens_drawn_from_a_wide_head_are_those_of_the_categorical():
+    """The same u finds the same token, but where rounding lets it fall between two."""
+    torch.manual_seed(0)
+    head, features = nn.Linear(64, 5_003).cuda(), 3 * torch.randn(20_000, 64, device="cuda")
+    u = torch.rand(20_000, dtype=torch.float64, device="cuda")
+    xt, shift = torch.randint(0, 5_200, (20_000,), device="cuda"), 4 * torch.rand(20_000, device="cuda")
+    shift = torch.where(xt < 5_003, shift, 0.0)
+    with torch.no_grad():
+        found, sound = WideHead(head).draw(features, xt, shift, u)
+        logits = WideHead(head)(features)
+        logits[xt < 5_003, xt[xt < 5_003]] += shift[xt < 5_003]
+        expected = categorical(logits.log_softmax(1), u)
+        assert bool(sound)
+        assert float((found == expected).double().mean()) > 0.999
+        assert int((found - expected).abs().max()) <= 5_002
+        p = logits.double().softmax(1)
+        above, own = (x.gather(1, found[:, None])[:, 0] for x in (p.cumsum(1), p))
+        below = above - own
+        assert bool(((u > below - 1e-5) & (u < above + 1e-5)).all())
+        features[7] = float("nan")
+        assert not bool(WideHead(head).draw(features, xt, shift, u)[1])
+
+
+@gpu
+def test_a_perceptron_without_gradients_is_that_with_them():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(96, 384).cuda(), torch.randn(3, 50, 96, device="cuda")
+    exact = nn.functional.gelu(nn.functional.linear(x, layer.weight, layer.bias).double(), approximate="tanh")
+    with torch.autocast("cuda", torch.bfloat16):
+        with torch.no_grad():
+            assert apart(gelu_linear(x, layer), exact) < 1e-2
+        assert apart(gelu_linear(x, layer), exact) < 1e-2
+        assert gelu_linear(x, layer).grad_fn is not None
+
+
+@gpu
+@pytest.mark.parametrize("source", ["uniform", "multimask"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_of_training_is_that_of_plain_code(source, compiled, monkeypatch):
+    """bf16 by kernels, with the head at open places and compiled or not, beside float32 by torch alone."""
+    found = [_step(source, compiled)]
+    monkeypatch.setattr("hopflow.scores.kernels", lambda head, features: None)
+    monkeypatch.setattr("hopflow.scores._open_rows", lambda *_: None)
+    monkeypatch.setattr("hopflow.models.attention.fits", lambda qkv: False)
+    found.append(_step(source, False, precision="float32"))
+    (loss, grads), (exact, exact_grads) = found
+    assert loss == pytest.approx(exact, rel=3e-3)
+    assert max(apart(a, b) for a, b in zip(grads, exact_grads, strict=True) if float(b.norm()) > 1e-6) < 0.08
+
+
+def _step(source: str, compiled: bool, precision: str = "bf16") -> tuple[float, list[torch.Tensor]]:
+    corpus = hf.data.load("docs", tokens="char", length=64, offline=True)
+    counts = corpus.counts
+    flow = hf.Flow((hf.Uniform if source == "uniform" else hf.MultiMask).fit(counts))
+    settings = Settings(batch=32, compile=compiled, device="cuda", precision=precision, workers=0, clip=1e9)
+    torch.manual_seed(0)
+    model = hf.Transformer(flow.vocab, hf.Size(layers=2, width=128, heads=2), dropout=0.0).cuda()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=toys.generator(1)).cuda())
+    task = FlowTask(model, flow, corpus, settings, Share())
+    trainer = Trainer(model, task, settings, torch.device("cuda"), Share())
+    trainer.update(0)
+    task.close()
+    return trainer.loss, [p.grad.double() for p in model.parameters()]
+
+
+@gpu
+@pytest.mark.parametrize("bad", [0, 2, 4])
+def test_on_a_gpu_a_step_that_fails_leaves_the_weights_although_it_is_noticed_later(tmp_path, bad):
+    corpus = hf.data.load("docs", tokens="char", length=32, offline=True)
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts), coupling=hf.ExactOT(hf.SquaredEmbedding()))
+    keys = {"batch": 8, "device": "cuda", "weight_ema": 0.9, "ot_ema": 0.9, "log_every": 100, "save_every": 100}
+    keys |= {"eval_every": 0, "eval_rows": 0, "eval_samples": 0, "workers": 0}
+
+    def network(poison: int | None) -> hf.Transformer:
+        torch.manual_seed(0)
+        model, calls = hf.Transformer(flow.vocab, "tiny"), iter(range(1000))
+        inner = model.features
+        model.features = lambda xt, t: inner(xt, t) * (float("nan") if next(calls) == poison else 1.0)
+        return model
+
+    if bad:
+        hf.train(network(None), flow, corpus, out=tmp_path / "good", steps=bad, **keys)
+    with pytest.raises(NotFinite, match=f"at step {bad}"):
+        hf.train(network(bad), flow, corpus, out=tmp_path / "bad", steps=6, **keys)
+    found = latest(tmp_path / "bad" / "checkpoints")
+    assert found.step == bad
+    assert (tmp_path / "bad" / f"not-finite-{bad}.json").is_file()
+    if bad:
+        for group, tensors in latest(tmp_path / "good" / "checkpoints").groups.items():
+            if group != "pairs":
+                for name, tensor in tensors.items():
+                    torch.testing.assert_close(found.groups[group][name], tensor, rtol=1e-4, atol=1e-6)
+    hf.train(network(None), flow, corpus, out=tmp_path / "bad", steps=6, **keys)  # goes on from there

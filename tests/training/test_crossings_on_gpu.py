@@ -1,0 +1,81 @@
+"""Cost matrices from a real GPU, whose later kernels overwrite the table without a wait."""
+
+import pytest
+import torch
+
+from hopflow import SinkhornOT, SquaredEmbedding, Uniform
+from hopflow.costs import Split
+from hopflow.sinkhorn import sinkhorn
+from hopflow.training.problems import one_thread
+from hopflow.training.sheets import Layout, Sheet
+from hopflow.training.streams import stream
+from paired_runs import BATCH, EMBEDDED, LENGTH, OT_BATCH, VOCAB, pairing, rows, table, until_ready
+from toys import generator
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+STEPS, UPDATES = range(16), OT_BATCH // BATCH
+
+
+def run(paired) -> torch.Tensor:
+    """As in training: one table, which the step's own stream changes as soon as it has been handed over."""
+    live, busy = table(0).cuda(), torch.randn(2048, 2048, device="cuda")
+    pairs = []
+    for step in STEPS:
+        live.copy_(table(step))
+        busy = (busy @ busy).clamp(-1, 1)
+        pairs.append(torch.stack(paired.step(step, live)))
+        live.fill_(torch.nan)
+    return torch.stack(pairs)
+
+
+@pytest.mark.parametrize("coupling", [EMBEDDED, SinkhornOT(SquaredEmbedding(), 0.05)], ids=["exact", "sinkhorn"])
+def test_pairs_are_those_of_the_matrix_that_the_gpu_finds_for_the_table_of_the_step_that_the_rule_names(coupling):
+    with pairing(coupling) as paired:
+        found = run(paired)
+    for index in range(len(STEPS) // UPDATES):
+        x0 = Uniform(VOCAB).sample(OT_BATCH, LENGTH, generator=stream(3, "source", index))
+        split = SquaredEmbedding().split(x0.cuda(), rows(index).cuda(), table(UPDATES * max(index - 2, 0)).cuda())
+        with one_thread():
+            here = Split(*(part.cpu() for part in (split.pairwise, split.rows, split.columns)))
+            order = coupling.settle(here, stream(3, "coupling", index, 0)).order
+        of_batch = found[UPDATES * index : UPDATES * (index + 1)]
+        assert torch.equal(of_batch[:, 0].reshape(OT_BATCH, LENGTH), x0[order])
+        assert torch.equal(of_batch[:, 1].reshape(OT_BATCH, LENGTH), rows(index))
+
+
+def test_pairs_are_bitwise_the_same_with_workers_and_by_way_of_other_memory(monkeypatch):
+    with pairing(EMBEDDED) as paired:
+        expected = run(paired)
+    with until_ready(pairing(EMBEDDED, workers=2)) as paired:
+        assert torch.equal(run(paired), expected)
+        assert not paired.report(STEPS[-1]).in_place
+    monkeypatch.setattr(Sheet, "lock", lambda self: False)
+    with pairing(EMBEDDED) as paired:
+        assert torch.equal(run(paired), expected)
+
+
+def test_a_sheet_is_locked_and_a_gpu_writes_to_it():
+    part = torch.randn(512, 512, device="cuda")
+    sheet = Sheet(Layout.of(pairwise=part))
+    assert sheet.lock()
+    assert sheet.lock()
+    assert sheet["pairwise"].is_pinned()
+    sheet["pairwise"].copy_(part, non_blocking=True)
+    torch.cuda.synchronize()
+    assert torch.equal(sheet["pairwise"], part.cpu())
+    sheet.close()
+
+
+def test_rounded_products_cost_less_than_a_thousandth_of_accuracy():
+    gen = generator(4)
+    e, (x0, x1) = torch.randn(500, 96, generator=gen), torch.randint(500, (2, 128, 32), generator=gen)
+    exact = SquaredEmbedding().matrix(x0, x1, e.double())
+    found = SquaredEmbedding().matrix(x0.cuda(), x1.cuda(), e.cuda()).cpu().double()
+    assert 0 < float((found - exact).abs().max() / exact.max()) < 1e-3
+
+
+@pytest.mark.parametrize("eps", [0.1, 0.01])
+def test_a_plan_is_that_of_the_cpu(eps):
+    cost = torch.rand(200, 200, generator=generator(0), dtype=torch.float64)
+    here, there = sinkhorn(cost, eps, tol=1e-9), sinkhorn(cost.cuda(), eps, tol=1e-9)
+    torch.testing.assert_close(there.plan().cpu(), here.plan(), atol=1e-9, rtol=0)
