@@ -6,7 +6,7 @@ PYTEST = $(BIN)/python -m pytest
 ARGS =
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo test lint test-slow torture reproduce clean
+.PHONY: help setup demo test lint docs test-slow torture reproduce clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -27,6 +27,9 @@ lint: setup  ## ruff format, ruff, mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy src
+
+docs: setup  ## build the documentation's site into build/site, offline; every link must lead somewhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-slow: setup  ## the slow tests: wheel, long statistics
 	$(PYTEST) -m slow $(ARGS)

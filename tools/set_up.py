@@ -188,7 +188,7 @@ def make_venv():
 def install():
     say("installing hopflow and the tested packages (torch is large: minutes the first time)")
     command = [venv_python(), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    command += ["-c", "constraints.txt", "-e", ".[dev]"]
+    command += ["-c", "constraints.txt", "-e", ".[dev,docs]"]
     # a kill -9 between two packages leaves this file: the next set-up then starts from nothing
     open(busy_file(), "w").close()
     code, text = run_pip(command)
@@ -234,7 +234,7 @@ def explain_pip(text):
             "the package index cannot be reached (network, proxy or firewall).\n"
             "Retry: run the same command again; behind a proxy set HTTPS_PROXY first.\n"
             "Without a network: on a connected machine with the same system and Python run\n"
-            "  pip download -d wheels -c constraints.txt '.[dev]' hatchling editables\n"
+            "  pip download -d wheels -c constraints.txt '.[dev,docs]' hatchling editables\n"
             "copy the folder wheels here, and run\n"
             "  PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels make test"
         )
@@ -247,7 +247,7 @@ def explain_pip(text):
         )
     return Problem(
         "pip could not install the packages.\nwhy: %s\n" % last_line(text)
-        + "See it all: .venv/bin/python -m pip install -c constraints.txt -e '.[dev]'\n"
+        + "See it all: .venv/bin/python -m pip install -c constraints.txt -e '.[dev,docs]'\n"
         + "Start afresh: rm -rf .venv, then run the same command again."
     )
 

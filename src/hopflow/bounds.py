@@ -45,12 +45,14 @@ def nll_bound(
     batch: int = 64,
     characters: float | None = None,
 ) -> Estimate:
-    """An upper bound on -log p_θ(x1), p_θ the law of samples drawn with this η: `b0`, `b1`; with steps=N `bn`.
+    """An upper bound on -log p_θ(x1), where p_θ is the law of samples drawn with this η.
 
-    theory.md (B) and (B_N). end=δ stops the continuous sampler at 1-k = δ, where it redraws every position once.
-    `unigram`, the token counts or frequencies, is one more control variate for b1. `draws` is the number of points per
-    sequence, in 2 or more replicates that the error comes from (16 in all, so that one sequence alone gets 16), and
-    `by` how they are drawn.
+    `eta=0` gives b0 and `eta=1` gives b1, theory.md (B). With `steps=N` it is bn, for samples of N steps, (B_N).
+    `end=δ` stops the continuous sampler at 1-k = δ, where it redraws every position once.
+
+    `draws` is the number of points per sequence, in two or more replicates that the error comes from; there are 16
+    replicates in all, so that one sequence alone gets 16. `by` is how points are drawn. `unigram`, the token counts or
+    frequencies, is one more control variate for b1. `characters` of a sequence, on average, give bits per character.
     """
     eta_at(eta, torch.zeros(1))
     if not 0 <= end < 1:

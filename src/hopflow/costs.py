@@ -270,7 +270,7 @@ class Embedding(_InEmbeddingSpace):
 
 @dataclass(frozen=True)
 class TokenMatrix(Cost):
-    """s(a, b) = rows[a][b], a table of one's own: plain numbers, so that it is stored with the flow."""
+    """s(a, b) = `rows[a][b]`, a table of one's own: plain numbers, so that it is stored with the flow."""
 
     rows: tuple[tuple[float, ...], ...]
 

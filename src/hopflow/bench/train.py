@@ -203,6 +203,7 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
     # compiles, and warms up: the first couplings of a run have nothing to hide behind
     first = WARM if not variant.ot_batch else max(WARM, (settings.ahead + 2) * variant.ot_batch)
     with without(variant), closing(task), Peak(case.device) as memory:
+        task.wait_until_ready()
         for step in range(first):
             trainer.update(step)
         trainer.settle()

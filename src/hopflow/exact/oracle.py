@@ -252,7 +252,7 @@ class Oracle:
     def kernels(
         self, p: Float[Tensor, "K S L V"], moment: Moment, gain: Tensor, eta: Tensor
     ) -> Float[Tensor, "K S L V"]:
-        """K[P](·|x) of every state, for a step that adds `gain` to k.  theory.md (F_N)"""
+        """`K[P](·|x)` of every state, for a step that adds `gain` to k.  theory.md (F_N)"""
         like = p.shape[:-1]
         r, s = step_sizes(moment.rest, gain, eta)
         k, rest, r, s = (value[:, None].expand(like) for value in (moment.k, moment.rest, r, s))

@@ -20,7 +20,7 @@ from ..draws import stratified
 from ..estimate import mean_and_error
 from ..flow import Flow
 from ..models.causal import Causal
-from ..network import Network, home
+from ..network import Network
 from ..paths import PathSample
 from ..sampling import generate
 from ..scores import open_places
@@ -30,8 +30,6 @@ from .settings import Settings
 from .shares import Share
 from .streams import stream, stream_seed
 
-TUNED: dict[str, Any] = {"coordinate_descent_tuning": True}
-"""Of the compiler: it takes longer once, and every step 2 % less."""
 LAST = 1 - 2.0**-24
 """The latest t: the float32 before 1, where 1 - k is still above 0."""
 
@@ -119,6 +117,9 @@ class Task(ABC):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:  # noqa: B027
         """Go on where `state_dict` was taken."""
 
+    def wait_until_ready(self) -> None:  # noqa: B027
+        """Until what runs beside the steps is awake; a run need not wait for it, a clock should."""
+
     def close(self) -> None:  # noqa: B027
         """End what runs beside the steps."""
 
@@ -147,7 +148,7 @@ class FlowLoss(nn.Module):
         """Compile the network up to its head, where it has one: what the head gives has kernels of its own."""
         body = getattr(self.model, "features", None)
         if callable(body) and callable(getattr(self.model, "head", None)):
-            self._body = torch.compile(body, dynamic=False, options=TUNED if home(self.model).type == "cuda" else None)
+            self._body = torch.compile(body, dynamic=False)
         else:
             self.model.compile(*how, **keys)
 
@@ -245,6 +246,10 @@ class FlowTask(Task):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._pairing.load_state_dict(state)
+
+    def wait_until_ready(self) -> None:
+        if isinstance(self._pairing, Pairing):
+            self._pairing.wait_until_ready()
 
     def close(self) -> None:
         self._pairing.close()

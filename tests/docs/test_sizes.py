@@ -1,4 +1,4 @@
-"""docs/models.md says what is so: its table is counted, its example runs."""
+"""The table of sizes in docs/models.md is right: its parameters are counted."""
 
 import re
 from pathlib import Path
@@ -28,13 +28,3 @@ def test_the_table_of_sizes_is_right():
             for name, size in SIZES.items()
         ]
     assert rows == expected
-
-
-def test_the_example_with_a_module_of_ones_own_runs_and_learns(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    namespace: dict = {"__name__": "models"}
-    exec(compile(code, str(PAGE), "exec"), namespace)
-    # always the same token would cost log 4 at each of the 8 positions
-    assert float(namespace["loss"].detach()) < 8 * 1.386 * 0.7
-    assert (tmp_path / "my-flow" / "model.safetensors").is_file()

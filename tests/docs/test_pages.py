@@ -1,0 +1,285 @@
+"""Every page does what it says: its Python runs in order, its commands run as typed, in a small size (tests/pages.py).
+
+A new page is found by itself. `CHECKS` looks closer at what some pages leave behind.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from hopflow import cli
+from hopflow.cli.infill import KEYS
+from hopflow.costs import Hamming
+from hopflow.evaluation.frontier import SAMPLES
+from pages import FEW, PAGES, ROOT, SMALL, Block, blocks, read, shortened
+
+GRANTED = {
+    "docs/evaluation.md": """
+        hopflow train my_book.txt
+        hopflow train my_book.txt model=causal out=runs/ar
+        hopflow train my_book.txt source=bag_of_words cost=hamming out=runs/ot
+        hopflow train my_book.txt source=bag_of_words coupling=independent out=runs/plain
+    """
+}
+"""Runs that a page takes for granted."""
+REPORTED = ("docs/report.md",)
+"""Pages whose commands end with a report, as they do for a user; elsewhere that would only take time."""
+FILES = ("toml", "text")
+"""Blocks that are files, whose first line is their name: `# mine.toml`."""
+
+
+@dataclass
+class Followed:
+    """What a page has left: the names of its Python, and what each block of it printed."""
+
+    names: dict = field(default_factory=dict)
+    printed: list[str] = field(default_factory=list)
+    made: list[dict] = field(default_factory=list)
+    """The names as they were after each Python block."""
+
+
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """A command in this process, which need not import torch again: its exit code and what it said."""
+
+    def run(words: list[str]) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", words)
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command line replaces
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        return end.value.code, "".join(capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch):
+    """A folder to work in, with a text, test sets and a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOPFLOW_DATA", str(tmp_path / "sets"))
+    monkeypatch.setenv("HOPFLOW_REPORT", "off")
+    text = "".join(f"{n} green bottles hanging on the wall, and if {n} of them should fall? " for n in range(400))
+    (tmp_path / "my_book.txt").write_text(text)
+    for name in ("lambada", "wikitext-2", "ptb"):
+        (tmp_path / "sets" / name).mkdir(parents=True)
+        (tmp_path / "sets" / name / "test.txt").write_text("on the wall hang 10 green bottles, " * 20)
+
+
+@pytest.fixture
+def follow(book, run_here, monkeypatch, capsys) -> Callable[[str], Followed]:
+    """Do what a page says from top to bottom."""
+
+    def do(words: list[str]) -> None:
+        if words[0] == "hopflow":
+            code, said = run_here(shortened(words))
+            assert code == 0, f"{shlex.join(words)}\n{said}"
+        else:
+            assert exists(words), f"nothing is known of {shlex.join(words)!r}"
+
+    def follow(page: str) -> Followed:
+        monkeypatch.setenv("HOPFLOW_REPORT", "on" if page in REPORTED else "off")
+        followed = Followed({"__name__": page})
+        run = [block for block in blocks(read(page)) if not block.reason]
+        for line in GRANTED.get(page, "").strip().splitlines():
+            do(shlex.split(line))
+        for block in run:
+            if block.language in FILES and block.code.startswith("# "):
+                name, _, content = block.code.removeprefix("# ").partition("\n")
+                Path(name).write_text(content)
+        for block in run:
+            if block.language == "python":
+                capsys.readouterr()
+                exec(compile(block.code, page, "exec"), followed.names)
+                followed.printed.append(capsys.readouterr().out)
+                followed.made.append(dict(followed.names))
+            for words in block.commands if block.language == "console" else []:
+                do(words)
+        return followed
+
+    return follow
+
+
+def exists(words: list[str]) -> bool:
+    """Whether a command that is not ours leads somewhere: `make TARGET`, a script of the repository."""
+    if words[0] == "make":
+        return re.search(rf"^{words[1]}:", read("Makefile"), re.MULTILINE) is not None
+    return (words[0] == "python" and (ROOT / words[1]).is_file()) or os.access(ROOT / words[0], os.X_OK)
+
+
+# what some pages leave behind
+
+
+def the_readme_trains_and_starts_afresh(readme: Followed) -> None:
+    assert Path("runs/my_book/checkpoints/step-000000004").is_dir()
+    assert Path("runs/my_book-2").is_dir()
+
+
+def the_training_guide_makes_its_runs(guide: Followed) -> None:
+    assert [row["step"] for row in guide.names["seen"]] == [0, 10, 20, 30, 39]
+    assert Path("runs/my_book/checkpoints/step-000000008").is_dir()
+    assert {f.name for f in Path("runs").iterdir()} >= {"words", "mine", "mine-1", "small", "own", "later", "my_book-2"}
+
+
+def the_sampling_guide_draws_and_fills(guide: Followed) -> None:
+    out, filled, saved = (guide.names[name] for name in ("out", "filled", "saved"))
+    assert torch.equal(out.path_cost(Hamming()), out.jumps.double())
+    assert [text[:4] for text in filled.text(saved.tokenizer)] == ["ten ", "on t"]
+    assert len(Path("samples.jsonl").read_text().splitlines()) == 64
+    assert [json.loads(line)["prompt"] for line in Path("filled.jsonl").read_text().splitlines()] == [
+        "on the [MASK:4]",
+        "ten [MASK:5] fall",
+    ]
+
+
+def the_evaluation_guide_measures_judges_and_counts(guide: Followed) -> None:
+    measured, judged, counted = guide.made
+    (row,) = measured["rows"]
+    assert (row.quantity, row.run, row.is_bound) == ("b1", "memory", True)
+    lines = guide.printed[0].splitlines()
+    assert sum(line.startswith("tale.txt: b0 ") and line.endswith("(n=16, a bound)") for line in lines) == 1
+    assert sum(line.startswith(f"{SAMPLES}: gen_ppl ") for line in lines) == 2
+
+    nats = judged["found"].score.nats / judged["found"].score.tokens
+    assert nats[0] < nats[2] / 1.5  # words in order, and letters in none
+    assert "gen_ppl_mean" in guide.printed[1]
+
+    jumps, costs = counted["found"], counted["costs"]
+    assert abs(jumps.per_sequence.value - 32 / 3) < 4 * jumps.per_sequence.stderr  # 2/3 of 16: it never heard of OT
+    assert jumps.excess.value > 4 * jumps.excess.stderr
+    squared, hamming = (costs[kind].dynamic.value for kind in (counted["hf"].SquaredEmbedding, Hamming))
+    assert squared == 2 * hamming  # ‖e_a - e_b‖² of unit vectors
+    assert "excess_jumps" in guide.printed[2]
+
+
+def a_module_of_ones_own_learns(guide: Followed) -> None:
+    # always the same token would cost log 4 at each of the 8 positions
+    assert float(guide.names["loss"].detach()) < 8 * 1.386 * 0.7
+    assert Path("my-flow/model.safetensors").is_file()
+
+
+def the_guide_to_reports_writes_them(guide: Followed) -> None:
+    assert guide.names["page"] == Path("side_by_side/report.html")
+    assert "Side by side" not in guide.names["page"].read_text()  # only one of them was evaluated
+    assert "Steps against quality" in Path("runs/my_book/report.html").read_text()
+
+
+CHECKS: dict[str, Callable[[Followed], None]] = {
+    "README.md": the_readme_trains_and_starts_afresh,
+    "docs/training.md": the_training_guide_makes_its_runs,
+    "docs/sampling.md": the_sampling_guide_draws_and_fills,
+    "docs/evaluation.md": the_evaluation_guide_measures_judges_and_counts,
+    "docs/report.md": the_guide_to_reports_writes_them,
+    "docs/models.md": a_module_of_ones_own_learns,
+}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(read(page)))])
+def test_a_page_does_what_it_says(page, follow):
+    followed = follow(page)
+    if page in CHECKS:
+        CHECKS[page](followed)
+
+
+# nothing escapes
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_it_is(page):
+    text = read(page)
+    assert text.count("\n```") == 2 * len(list(blocks(text))), "a fence that these tests do not see"
+    for block in blocks(text):
+        assert block.language in ("python", "console", *FILES, ""), f"nobody runs {block.language!r}:\n{block.code}"
+        if block.language == "console" and not block.reason:
+            assert block.commands, f"a console block without a line `$ command`:\n{block.code}"
+        if not block.language and not block.reason:  # what was printed
+            assert not re.search(r"^(\$ |hopflow \w|import |from \w+ import )", block.code, re.MULTILINE), block.code
+
+
+def test_only_a_handful_of_blocks_is_not_run():
+    reasons = [block.reason for page in PAGES for block in blocks(read(page)) if block.reason]
+    assert len(reasons) <= 5, reasons
+
+
+def test_the_sampling_guide_names_every_setting_and_field(book, run_here):
+    text = read("docs/sampling.md")
+    assert [key for key in KEYS if not re.search(rf"`?{key}(=|`|\b)", text)] == []
+    assert run_here(shortened(["hopflow", "train", "my_book.txt"]))[0] == 0
+    words = ["hopflow", "infill", "runs/my_book", "a[MASK]", "guidance=1", "--out", "a.jsonl"]
+    assert run_here(words)[0] == 0
+    (row,) = (json.loads(line) for line in Path("a.jsonl").read_text().splitlines())
+    assert [name for name in row if name != "index" and f"`{name}`" not in text] == []
+
+
+def test_the_run_folder_of_the_guide_is_the_one_that_is_written(book, run_here):
+    table = read("docs/training.md").partition("## The run folder")[2].partition("\n\nA look")[0]
+    assert run_here(shortened(["hopflow", "train", "my_book.txt"]))[0] == 0
+    written = {f.name for f in Path("runs/my_book").iterdir()} - {"checkpoints", "tensorboard"}
+    assert written == set(re.findall(r"`([\w.]+\.(?:jsonl?|csv)|\.lock)`", table)) - {"config.json", "state.json"}
+
+
+def test_the_installed_command_trains(book):
+    hopflow = Path(sys.executable).with_name("hopflow")
+    words = shortened(["hopflow", "train", "my_book.txt"])
+    run = subprocess.run([hopflow, *words[1:]], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert run.returncode == 0, run.stderr
+    assert "runs/my_book" in run.stdout
+
+
+@pytest.mark.slow
+def test_the_guide_starts_several_processes(book):
+    (line,) = [line for line in read("docs/training.md").splitlines() if line.startswith("$ torchrun ")]
+    options, _, command = line.removeprefix("$ torchrun ").partition(" -m ")
+    started = [sys.executable, "-m", "torch.distributed.run", *options.split(), "-m", *shortened(command.split())]
+    run = subprocess.run([*started, "device=cpu"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("nats per token") == 1  # one of them speaks
+
+
+# how a page is read
+
+
+def test_blocks_come_with_their_reason():
+    text = "```python\na\n```\n\n<!-- not run: too long -->\n```console\n$ b\n```\n\n```\nc\n```\n"
+    assert list(blocks(text)) == [
+        Block("python", "a\n", ""),
+        Block("console", "$ b\n", "too long"),
+        Block("", "c\n", ""),
+    ]
+
+
+def test_commands_are_found_and_output_is_left_alone():
+    text = "$ make test\n$ hopflow oracle \\\n    seed=1  # note\noutput\n"
+    assert Block("console", text, "").commands == [["make", "test"], ["hopflow", "oracle", "seed=1"]]
+
+
+def test_a_command_that_would_need_a_shell_is_refused():
+    with pytest.raises(AssertionError, match="plain commands"):
+        _ = Block("console", "$ hopflow oracle | head\n", "").commands
+
+
+def test_a_command_that_leads_nowhere_is_found():
+    assert exists(["make", "lint"])
+    assert exists([".ci/run"])
+    assert not exists(["make", "coffee"])
+    assert not exists(["torchrun", "x"])
+
+
+def test_training_and_evaluation_are_shortened_and_nothing_else_is():
+    small = [f"{key}={value}" for key, value in SMALL.items()]
+    few = [f"{key}={value}" for key, value in FEW.items()]
+    assert shortened(["hopflow", "train", "a.txt", "lr=1"]) == ["hopflow", "train", "a.txt", "lr=1", "steps=2", *small]
+    assert "steps=6" in shortened(["hopflow", "train", "a.txt", "steps=6000", "batch=512"])
+    assert "batch=512" not in shortened(["hopflow", "train", "a.txt", "steps=6000", "batch=512"])
+    assert shortened(["hopflow", "eval", "r", "steps=8,1024", "n=99"]) == ["hopflow", "eval", "r", "steps=2,4", *few]
+    assert shortened(["hopflow", "oracle", "seed=1"]) == ["hopflow", "oracle", "seed=1"]

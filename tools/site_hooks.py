@@ -1,0 +1,82 @@
+"""What mkdocs does not do by itself: notebooks become pages, and docstrings that cite theory.md link to it.
+
+A notebook is JSON with text, code and what the code printed or drew; no further package is needed to read it.
+"""
+
+import ast
+import base64
+import html
+import json
+import re
+from pathlib import Path
+
+from mkdocs.structure.files import File
+
+FENCE = "````"
+"""Longer than any fence inside a cell."""
+
+
+def on_files(files, config):
+    """Add a page, and its pictures, for each notebook. The notebook itself stays, to be downloaded."""
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        notebook = json.loads(file.content_string)
+        page, pictures = rendered(notebook, Path(file.src_uri).stem)
+        folder = Path(file.src_uri).parent
+        files.append(File.generated(config, str(Path(file.src_uri).with_suffix(".md")), content=page))
+        for name, content in pictures.items():
+            files.append(File.generated(config, str(folder / name), content=content))
+    return files
+
+
+def on_page_markdown(markdown, page, **_):
+    """A link to a notebook, which a code host shows by itself, leads to its page; and tables of keys are filled in."""
+    markdown = re.sub(r"<!-- keys of (\S+) -->", lambda file: keys(Path(file[1])), markdown)
+    return re.sub(r"\]\(([^):]+)\.ipynb\)", r"](\1.md)", markdown)
+
+
+def on_page_content(html, page, **_):
+    """Docstrings say `theory.md (B)`; in the reference that is a link."""
+    if not page.file.src_uri.startswith("api/"):
+        return html
+    return re.sub(r"(?<![/>])theory\.md(?![\w<\"])", '<a href="../theory.html">theory.md</a>', html)
+
+
+def keys(file):
+    """The fields `name: type = learns(default, help)` of a module as a table, read without importing it."""
+    rows = ["| key | default | |", "|---|---|---|"]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and len(node.value.args) == 2:
+            default, meaning = (ast.literal_eval(part) for part in node.value.args)
+            rows.append(f"| `{node.target.id}` | `{default}` | {meaning} |")
+    return "\n".join(rows)
+
+
+def rendered(notebook, name):
+    """The page, and the pictures that it shows."""
+    parts, pictures = [], {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"{FENCE}python\n{source}\n{FENCE}")
+        for output in cell["outputs"]:
+            parts += shown(output, name, pictures)
+    parts.append(f'<a href="{name}.ipynb" download>This page as a notebook</a>')
+    return "\n\n".join(parts) + "\n", pictures
+
+
+def shown(output, name, pictures):
+    """What one output looks like: text as it was printed, a picture as a file."""
+    if output["output_type"] == "stream":
+        return [printed("".join(output["text"]))]
+    data = output.get("data", {})
+    if "image/png" in data:
+        file = f"{name}_{len(pictures) + 1}.png"
+        pictures[file] = base64.b64decode("".join(data["image/png"]))
+        return [f"![{html.escape(''.join(data.get('text/plain', 'figure')))}]({file})"]
+    return [printed("".join(data["text/plain"]))] if "text/plain" in data else []
+
+
+def printed(text):
+    return f"{FENCE}text\n{text.rstrip()}\n{FENCE}"
