@@ -203,7 +203,7 @@ class SquaredEmbedding(_InEmbeddingSpace):
     """s(a, b) = ‖e(a) - e(b)‖²; its sequence cost is that of the concatenated embeddings. Cor. 3.3 [coro2]
 
     Solved on the cross term -2⟨e(x0), e(x1)⟩ alone, of embeddings about the middle of the table: there products lose
-    the fewest digits. On a GPU, whose float32 products take ten times as long, those of a float32 table are rounded to
+    the fewest digits. On a GPU, whose float32 products take five times as long, those of a float32 table are rounded to
     bfloat16 first; so are they in a bfloat16 table. Products are summed in float32. Each coordinate is then off by 2^-9
     at most, an entry of 64 tokens and width 256 by 3e-4, and what the pairs truly cost by nothing: 256 rows were paired
     alike.
