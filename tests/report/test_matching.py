@@ -8,7 +8,7 @@ import torch
 
 import hopflow as hf
 import reported_runs
-from hopflow.report import matching
+from hopflow.report import matched, matching
 from hopflow.report.matched import BATCHES, ROWS, Matched, match, pair
 from hopflow.report.matching import section
 from hopflow.report.section import Figure, Prose, Table
@@ -146,3 +146,18 @@ def test_what_was_paired_is_kept(home, tmp_path, monkeypatch):
     again = matching.matched(story)
     assert isinstance(again, Matched)
     assert again == first
+
+
+@pytest.mark.parametrize(("low", "high"), [(3, 3), (0, 23), (10, 64), (0, 1000)])
+def test_bars_of_whole_costs_hold_as_many_of_them_each(low, high):
+    costs = torch.arange(low, high + 1, dtype=torch.float64)
+    edges = matched._edges(costs)
+    counts = torch.bucketize(costs, edges[1:-1]).bincount(minlength=len(edges) - 1)
+    assert len(counts) <= matched.BARS
+    assert set(counts[:-1].tolist()) <= {int(edges[1] - edges[0])}
+    assert 0 < int(counts[-1]) <= int(edges[1] - edges[0])
+
+
+def test_costs_that_are_all_alike_still_have_a_bar():
+    edges = matched._edges(torch.full((4,), 0.3, dtype=torch.float64))
+    assert bool((edges.diff() > 0).all())

@@ -388,7 +388,7 @@ def poison(places: list[tuple[str, int]], hopflow, fox, tmp_path) -> None:
             if at != step:
                 return update(self, at, **options)
             clean.update({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
-            where = self.model if place.startswith("loss") else next(self.model.parameters())
+            where = self.model.head if place.startswith("loss") else next(self.model.parameters())
             value = float("nan" if place.endswith("nan") else "inf")
             if place.startswith("loss"):
                 handle = where.register_forward_hook(lambda module, given, logits: logits * value)

@@ -1,5 +1,6 @@
 """Matched: batches of a run's own text, before and after a coupling."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -83,8 +84,7 @@ def match(
     before, after = _means(batch.costs for batch in found), _means(batch.own(batch.costs) for batch in found)
     gain = Measured.ratio("gain", before - after, before, "") if bool(before.any()) else None
     every = torch.cat([batch.costs.flatten() for batch in found])
-    low, high = float(every.min()), float(every.max())
-    edges = torch.linspace(low, high if high > low else low + 1, BARS + 1, dtype=torch.float64)
+    edges = _edges(every)
     return Matched(
         type(coupling).__name__,
         type(_cost(coupling)).__name__,
@@ -134,6 +134,16 @@ class _Batch:
     def own(self, matrix: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:
         """Of the coupling's pairs."""
         return matrix[torch.arange(len(self.order)), self.order]
+
+
+def _edges(costs: Float[Tensor, " m"]) -> Float[Tensor, " e"]:
+    """Of bars as wide as each other; where all costs are whole numbers, each bar holds as many of these."""
+    low, high = float(costs.min()), float(costs.max())
+    if bool((costs == costs.round()).all()):
+        width = max(1, math.ceil((high - low + 1) / BARS))
+        count = math.ceil((high - low + 1) / width)
+        return low - 0.5 + width * torch.arange(count + 1, dtype=torch.float64)
+    return torch.linspace(low, high if high > low else low + 1, BARS + 1, dtype=torch.float64)
 
 
 def _cost(coupling: Coupling) -> SequenceCost:
