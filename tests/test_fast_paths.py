@@ -190,3 +190,36 @@ def test_on_a_gpu_a_step_that_fails_leaves_the_weights_although_it_is_noticed_la
                 for name, tensor in tensors.items():
                     torch.testing.assert_close(found.groups[group][name], tensor, rtol=1e-4, atol=1e-6)
     hf.train(network(None), flow, corpus, out=tmp_path / "bad", steps=6, **keys)  # goes on from there
+
+
+@gpu
+@pytest.mark.torture
+@pytest.mark.parametrize("source", ["bag_of_words", "multimask"])
+def test_two_thousand_steps_end_where_plain_float32_code_does(source):
+    """Three seeds, the same batches and noise; the mean difference of the last 200 losses within 2 standard errors."""
+    differences = []
+    for seed in range(3):
+        fast = _last_losses(source, seed, "bf16")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("hopflow.scores.kernels", lambda head, features: None)
+            patch.setattr("hopflow.scores._open_rows", lambda *_: None)
+            patch.setattr("hopflow.models.attention.fits", lambda qkv: False)
+            differences.append(fast - _last_losses(source, seed, "float32"))
+    each = torch.stack(differences).mean(1)  # of seeds, which differ in their dropout, too
+    error = max(float(each.std()) / 3**0.5, float(torch.cat(differences).std()) / 600**0.5)
+    assert abs(float(each.mean())) <= 2 * error, f"{each.tolist()}, ± {error:.2g}"
+
+
+def _last_losses(source: str, seed: int, precision: str, steps: int = 2000, last: int = 200) -> torch.Tensor:
+    corpus = hf.data.load("docs", tokens="char", length=128, offline=True)
+    flow = hf.Flow((hf.BagOfWords if source == "bag_of_words" else hf.MultiMask).fit(corpus.counts))
+    settings = Settings(batch=32, warmup=100, lr=1e-3, device="cuda", precision=precision, seed=seed, workers=0)
+    torch.manual_seed(seed)
+    model = hf.Transformer(flow.vocab, hf.Size(layers=3, width=256, heads=4)).cuda()
+    task = FlowTask(model, flow, corpus, settings, Share())
+    trainer, found = Trainer(model, task, settings, torch.device("cuda"), Share()), []
+    for step in range(steps):
+        trainer.update(step)
+        found += [trainer.loss] if step >= steps - last else []
+    task.close()
+    return torch.tensor(found, dtype=torch.float64)
