@@ -80,4 +80,4 @@ def test_the_core_dependencies_are_exactly_the_promised_ones():
     assert sorted(core) == [
         "jaxtyping", "numpy", "pydantic", "safetensors", "scipy", "tokenizers", "torch", "typer",
     ]  # fmt: skip
-    assert sorted(extras) == ["data", "dev", "eval", "ot", "report", "serve", "track"]
+    assert sorted(extras) == ["data", "dev", "docs", "eval", "ot", "report", "serve", "track"]

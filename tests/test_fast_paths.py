@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import hopflow as hf
 import toys
 from hopflow.categorical import categorical
-from hopflow.linear_rows import PAD, WideHead, kernels, linear_three
+from hopflow.linear_rows import PAD, WideHead, kernels, linear_three, plain
 from hopflow.models import short_attention
 from hopflow.models.attention import rotated
 from hopflow.models.gelu_linear import gelu_linear
@@ -28,9 +28,40 @@ def apart(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found.double() - exact).norm() / exact.norm())
 
 
-def test_a_cpu_has_no_kernels_and_a_head_of_ones_own_neither():
-    assert kernels(nn.Linear(4, 5), torch.zeros(3, 4)) is None
+class Capped(nn.Linear):
+    """A head of one's own that is a linear layer, too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 30 * torch.tanh(super().forward(x) / 30)
+
+
+def test_only_a_linear_layer_that_is_nothing_else_is_passed_over():
+    hooked, early = nn.Linear(4, 5), nn.Linear(4, 5)
+    hooked.register_forward_hook(lambda layer, given, out: 2 * out)
+    early.register_forward_pre_hook(lambda layer, given: given)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 5))
+    assert plain(nn.Linear(4, 5))
+    assert not any(map(plain, (Capped(4, 5), hooked, early, normed, torch.relu)))
+
+
+def test_a_cpu_has_no_kernels():
+    head = nn.Linear(4, 5)
+    assert kernels(head, torch.zeros(3, 4)) is None
+    assert not WideHead.suits(head)
     assert not short_attention.fits(torch.zeros(1, 8, 3, 1, 64, dtype=torch.bfloat16))
+
+
+@gpu
+def test_a_head_that_also_predicts_masks_is_refused():
+    corpus = hf.data.load("docs", tokens="char", length=32, offline=True)
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
+    model = hf.Transformer(flow.vocab, "tiny").cuda()
+    model.head = nn.Linear(128, flow.vocab.size).cuda()
+    with pytest.raises(ValueError, match="data tokens only"):
+        hf.generate(model, flow, n=1, length=8, steps=2)
+    task = FlowTask(model, flow, corpus, Settings(batch=2, workers=0), Share())
+    with pytest.raises(ValueError, match="data tokens only"):
+        Trainer(model, task, Settings(batch=2, device="cuda"), torch.device("cuda"), Share()).update(0)
 
 
 @gpu

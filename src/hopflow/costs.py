@@ -374,7 +374,8 @@ def _about_the_middle(e: Float[Tensor, "V D"]) -> Float[Tensor, "V K"]:
 
 def rounds(e: Float[Tensor, "V D"]) -> bool:
     """Whether products of this table are of bfloat16 numbers: 3.3 TFLOP at n = 4096, L = 128, D = 768 want them."""
-    return e.device.type == "cuda" and e.dtype == torch.float32
+    wide = e.device.type == "cuda" and e.dtype == torch.float32
+    return wide and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _add_product(total: Float[Tensor, "m n"], a: Float[Tensor, "m K"], b: Float[Tensor, "n K"]) -> None:

@@ -5,6 +5,9 @@ products; nothing else ever sees them, and no float32 copy exists. The vocabular
 units like: 50,257 is odd, and products with an odd row length take four times as long.
 """
 
+from importlib.util import find_spec
+from os import environ
+from shutil import which
 from types import ModuleType
 from typing import Any
 
@@ -18,19 +21,22 @@ PAD = 64
 """The vocabulary is padded to a multiple of this."""
 BEYOND = 1 << 30
 """Stands for every mask: no logit is its own, not even among those that pad."""
-MOST = 1 << 32
-"""Logits that are kept from the forward pass to the backward pass: 8 GiB in bf16. More are taken in parts."""
+WORKS = find_spec("triton") is not None and any(map(which, filter(None, (environ.get("CC"), "cc", "gcc", "clang"))))
+"""Triton is there, and the C compiler that it needs to start a kernel."""
+
+
+def plain(layer: Any) -> bool:
+    """A linear layer that is nothing but its weights: no class of one's own, no hooks, that would be passed over."""
+    return type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks
 
 
 def kernels(head: Any, features: Tensor) -> ModuleType | None:
     """The module with kernels for this head and device, if there is one."""
-    plain = features.device.type != "cuda" or features.dtype == torch.float64 or not len(features)
-    if plain or not isinstance(head, nn.Linear):
+    wanted = features.device.type == "cuda" and features.dtype != torch.float64 and len(features)
+    if not (wanted and WORKS and plain(head)) or torch.cuda.get_device_capability(features.device) < (8, 0):
         return None
-    try:
-        from . import triton_rows
-    except ImportError:  # torch without Triton
-        return None
+    from . import triton_rows
+
     return triton_rows
 
 
@@ -39,10 +45,8 @@ def linear_three(
 ) -> Float[Tensor, "n 3"]:
     """As `scores._three` of head(features): in bf16 under autocast, summed in float32."""
     bias = head.bias if head.bias is not None else head.weight.new_zeros(head.out_features)
-    rows = max(1, MOST // head.out_features)
-    parts = zip(features.split(rows), xt.split(rows), x1.split(rows), strict=True)
-    found = [_Three.apply(module, part, head.weight, bias, *tokens) for part, *tokens in parts]
-    return found[0] if len(found) == 1 else torch.cat(found)
+    three: Tensor = _Three.apply(module, features, head.weight, bias, xt, x1)
+    return three
 
 
 class WideHead:
@@ -89,8 +93,8 @@ class WideHead:
     @staticmethod
     def suits(head: Any) -> bool:
         """Whether it stands in for this head: a linear one in float32 on a GPU that knows bf16."""
-        linear = isinstance(head, nn.Linear) and head.weight.dtype == torch.float32
-        return linear and head.weight.device.type == "cuda" and torch.cuda.is_bf16_supported()
+        wide = plain(head) and head.weight.device.type == "cuda" and head.weight.dtype == torch.float32
+        return wide and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _halves(x: Float[Tensor, "n D"]) -> tuple[Tensor, Tensor]:

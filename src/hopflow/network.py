@@ -1,8 +1,8 @@
 """What hopflow asks of a network.
 
 Any callable `(xt (B, L), t (B,)) -> logits (B, L, Vd)` over data tokens will do; a mask is then never predicted. Where
-a network also offers `features(xt, t) -> (B, L, D)` and `head(features)`, `Scores.from_head` and `Reader` need no full
-logits.
+a network also offers `features(xt, t) -> (B, L, D)` and `head(features)`, `Scores.from_network` and `Reader` need no
+full logits.
 """
 
 from collections.abc import Callable, Iterator

@@ -47,8 +47,12 @@ class Reader:
         body = getattr(model, "features", None) if self._split else model
         self._body: Any = torch.compile(body, dynamic=False) if compile else body
         head: Any = getattr(model, "head", None)
-        self._head = WideHead(head) if self._split and WideHead.suits(head) else head
-        self._compiled, self._most = compile, 0
+        self._head = head
+        if self._split and WideHead.suits(head):
+            vocab.check_outputs(head.out_features)
+            self._head = WideHead(head)
+        self._compiled = compile
+        self._most: dict[int, int] = {}
 
     def batch(self, length: int, device: torch.device) -> int:
         """Sequences to show it at once: many tokens, but where it gives full logits no more than memory holds."""
@@ -77,8 +81,9 @@ class Reader:
     def _rows(self, *inputs: Tensor) -> Reading:
         model: Any = self.model
         if self._compiled:  # for one number of rows: the last, smaller batches are filled up
-            self._most = max(self._most, len(inputs[0]))
-            missing = self._most - len(inputs[0])
+            count, length = inputs[0].shape
+            self._most[length] = max(self._most.get(length, 0), count)
+            missing = self._most[length] - count
             inputs = tuple(torch.cat([x, x[:1].expand(missing, *x.shape[1:])]) for x in inputs)
         if not self._split:
             logits = self._body(*inputs)

@@ -180,6 +180,7 @@ def _open_rows(
 def _three_of(head: Any, features: Tensor, xt: Tensor, x1: Tensor, source: Source) -> Float[Tensor, "n 3"]:
     module = kernels(head, features)
     if module is not None:
+        source.vocab.check_outputs(head.out_features)
         return linear_three(module, features, head, xt, x1)
     logits = head(features)
     source.vocab.check_logits(logits)

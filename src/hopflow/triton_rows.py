@@ -16,7 +16,8 @@ SUMMED = 256
 def forward(logits: Tensor, bias: Tensor, xt: Tensor, x1: Tensor) -> Tensor:
     """The three numbers (n, 3) of rows of logits (n, W) that lack their bias (W,), -inf beyond the vocabulary."""
     out = torch.empty(len(logits), 3, dtype=torch.float32, device=logits.device)
-    _forward[(len(logits),)](logits, bias, xt, x1, out, logits.shape[1], BLOCK=BLOCK, num_warps=WARPS)
+    with torch.cuda.device_of(logits):  # a kernel starts on the current device, wherever its tensors are
+        _forward[(len(logits),)](logits, bias, xt, x1, out, logits.shape[1], BLOCK=BLOCK, num_warps=WARPS)
     return out
 
 
@@ -25,7 +26,8 @@ def backward_(logits: Tensor, bias: Tensor, xt: Tensor, x1: Tensor, three: Tenso
     n, width = logits.shape
     tiles = triton.cdiv(n, ROWS), triton.cdiv(width, BLOCK)
     sums = torch.empty(tiles[0], width, dtype=torch.float32, device=logits.device)
-    _backward[tiles](logits, bias, xt, x1, three, grad, sums, n, width, R=ROWS, BLOCK=BLOCK, num_warps=WARPS)
+    with torch.cuda.device_of(logits):
+        _backward[tiles](logits, bias, xt, x1, three, grad, sums, n, width, R=ROWS, BLOCK=BLOCK, num_warps=WARPS)
     return sums.sum(0)
 
 
@@ -92,10 +94,10 @@ def block_sums(logits: Tensor, bias: Tensor, xt: Tensor, shift: Tensor) -> tuple
     blocks = triton.cdiv(width, SUMMED)
     top = torch.empty(n, dtype=torch.float32, device=logits.device)
     sums = torch.empty(n, blocks, dtype=torch.float32, device=logits.device)
+    arguments = (logits, bias, xt, shift, top, sums, width, blocks)
     if n:
-        _block_sums[(n,)](
-            logits, bias, xt, shift, top, sums, width, blocks, BLOCK=BLOCK, SUMMED=SUMMED, num_warps=WARPS
-        )
+        with torch.cuda.device_of(logits):
+            _block_sums[(n,)](*arguments, BLOCK=BLOCK, SUMMED=SUMMED, num_warps=WARPS)
     return top, sums
 
 

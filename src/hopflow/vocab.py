@@ -49,3 +49,10 @@ class Vocab:
                 f"a network predicts data tokens only: its logits must end in {self.data} columns; "
                 f"got {tuple(logits.shape)}"
             )
+
+    def check_outputs(self, count: int) -> None:
+        """The same of a head that is known by its number of outputs."""
+        if count != self.data:
+            raise ValueError(
+                f"a network predicts data tokens only: its head must have {self.data} outputs; got {count}"
+            )

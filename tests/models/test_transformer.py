@@ -404,3 +404,9 @@ def test_every_network_compiles_without_a_graph_break():
     # in a process of its own: the checks of shapes in the tests are Python that no graph can hold
     run = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+def test_shapes_can_be_had_without_numbers():
+    network = model().to("meta")
+    xt, t = (x.to("meta") for x in batch())
+    assert network(xt, t).shape == (*xt.shape, VOCAB.data)

@@ -496,3 +496,20 @@ def test_a_run_may_go_on_with_the_step_before_the_last(back):
         second.load_state_dict(state)
         again = run(second, range(back - 1, 18))
     assert torch.equal(again, plain(EMBEDDED, range(back - 1, 18)))
+
+
+def test_what_a_failed_step_has_opened_does_not_outlive_the_step_that_is_repeated():
+    """The next OT batch's table was handed over although the step before had changed nothing."""
+    expected = plain(EMBEDDED, range(18))
+    with pairing(EMBEDDED) as first:
+        run(first, range(3))
+        first.step(3, table(3))
+        first.step(4, table(3))  # as it was before step 3, which turns out to have failed
+        state = load(save(first.state_dict()))
+    with pairing(EMBEDDED) as second:
+        second.load_state_dict(state)
+        run(second, range(3, 4))
+        state = load(save(second.state_dict()))
+    with pairing(EMBEDDED) as third:
+        third.load_state_dict(state)
+        assert torch.equal(run(third, range(4, 18)), expected[4:])

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..categorical import categorical
 from ..filters import Filter
-from ..network import resting
+from ..network import Network, resting
 from ..paths import uniform
 from .attention import CausalAttention, Past
 from .blocks import Block, Branch, Norm
@@ -52,9 +52,14 @@ class Causal(Stack):
         before = torch.cat([self.start.expand(len(x), 1, -1), self.embedding(x[:, :-1])], 1)
         return self.through(before)
 
-    def nll(self, x: Int[Tensor, "B L"], keep: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, " B"]:
-        """-log p(x) in nats, over the positions to keep, all unless said; full logits never exist."""
-        features, tokens = self.features(x).flatten(0, 1), x.flatten().long()
+    def nll(
+        self, x: Int[Tensor, "B L"], keep: Bool[Tensor, "B L"] | None = None, body: Network | None = None
+    ) -> Float[Tensor, " B"]:
+        """-log p(x) in nats, over the positions to keep, all unless said; full logits never exist.
+
+        `body` stands for `features`, such as a compiled one.
+        """
+        features, tokens = (body or self.features)(x).flatten(0, 1), x.flatten().long()
         rows = max(1, CHUNK // self.vocab_size)
         pieces = zip(features.split(rows), tokens.split(rows), strict=True)
         nats = torch.cat([checkpoint(self._nats, *piece, use_reentrant=False) for piece in pieces]).view(x.shape)

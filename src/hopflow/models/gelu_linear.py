@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from ..linear_rows import plain
+
 
 @torch.library.custom_op("hopflow::gelu_linear", mutates_args=())
 def _fused(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -18,10 +20,10 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def gelu_linear(x: Tensor, layer: nn.Linear) -> Tensor:
     """gelu by tanh, of a layer with a bias."""
-    kind = x.device.type
-    narrow = torch.is_autocast_enabled(kind)
-    if kind != "cuda" or torch.is_grad_enabled() or not (narrow or x.dtype in (torch.bfloat16, torch.float16)):
+    if x.device.type != "cuda" or torch.is_grad_enabled() or not plain(layer):
         return gelu(layer(x), approximate="tanh")
-    dtype = torch.get_autocast_dtype(kind) if narrow else x.dtype
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    if dtype not in (torch.bfloat16, torch.float16):
+        return gelu(layer(x), approximate="tanh")
     fused: Tensor = _fused(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
     return fused

@@ -1,21 +1,20 @@
 """Attention over short sequences on a GPU, rotary positions included, as operations that a compiler leaves whole."""
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
+
+from ..linear_rows import WORKS
 
 LONGEST = 128
 """Positions of which a multiprocessor holds all weights at once."""
 WIDTHS = (32, 64)
 TYPES = (torch.bfloat16, torch.float16)
-THERE = find_spec("triton") is not None
 
 
 def fits(qkv: Tensor) -> bool:
     """Whether (B, L, 3, H, W) is of a size, type and place that the kernels are for."""
     small = qkv.shape[1] <= LONGEST and qkv.shape[-1] in WIDTHS
-    return small and qkv.device.type == "cuda" and qkv.dtype in TYPES and THERE
+    return small and qkv.device.type == "cuda" and qkv.dtype in TYPES and WORKS
 
 
 @torch.library.custom_op("hopflow::attend", mutates_args=())

@@ -51,7 +51,7 @@ class Stack(nn.Module):
         float32.
         """
         kind = x.device.type
-        narrow = torch.is_autocast_enabled(kind)
+        narrow = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
         x = x.to(torch.get_autocast_dtype(kind)) if narrow else x
         turn = rotation(x, self.size, start)
         for block, past in zip(self.blocks, pasts or [None] * self.size.layers, strict=True):

@@ -20,9 +20,9 @@ def forward(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     size = _size(length)
     queries, warps = min(size, FORWARD[0]), FORWARD[1]
     grid = b * heads, triton.cdiv(length, queries)
-    _forward[grid](
-        *(qkv, cos, sin, out, length, heads, width**-0.5), L=size, Q=queries, W=width, H=width // 2, num_warps=warps
-    )
+    arguments = (qkv, cos, sin, out, length, heads, width**-0.5)
+    with torch.cuda.device_of(qkv):  # a kernel starts on the current device, wherever its tensors are
+        _forward[grid](*arguments, L=size, Q=queries, W=width, H=width // 2, num_warps=warps)
     return out
 
 
@@ -32,14 +32,9 @@ def backward(grad: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     out = torch.empty_like(qkv)
     size = _size(length)
     queries, warps = min(size, BACKWARD[0]), BACKWARD[1]
-    _backward[(b * heads,)](
-        *(grad, qkv, cos, sin, out, length, heads, width**-0.5),
-        L=size,
-        Q=queries,
-        W=width,
-        H=width // 2,
-        num_warps=warps,
-    )
+    arguments = (grad, qkv, cos, sin, out, length, heads, width**-0.5)
+    with torch.cuda.device_of(qkv):
+        _backward[(b * heads,)](*arguments, L=size, Q=queries, W=width, H=width // 2, num_warps=warps)
     return out
 
 

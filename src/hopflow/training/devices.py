@@ -28,7 +28,7 @@ def choose_precision(name: str, device: torch.device) -> str:
     """`auto` is bf16 on a GPU that has it, else float32: whatever the weights are in."""
     if name != "auto":
         return name
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

@@ -171,6 +171,7 @@ class Pairing:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on where `state_dict` was taken."""
+        self._past.clear()
         for index in list(self._jobs):
             self._drop(index)
         saved = [int(key.removesuffix(".x0")) for key in state if key.endswith(".x0")] if self._reads_the_past else []
@@ -214,7 +215,8 @@ class Pairing:
             # a network still there could not be paired with: by now it may have other weights
             if index not in window or (isinstance(job.problem, Problem) and job.problem.network is not None):
                 self._drop(index)
-                self._past = {index: job} if job.solution else {}
+                if index < current and job.solution:
+                    self._past = {index: job}
         if self._reads_the_past:
             # each table serves the OT batch `ahead` later; the first one also those before it
             window = window[0 if step == 0 else self.ahead :] if within == 0 else range(0)
@@ -246,7 +248,7 @@ class Pairing:
 
     def _job(self, index: int, table: Float[Tensor, "V D"] | None, network: Network | None) -> Job:
         draw, x1, group = self._draw(index), self._rows(index), self._labels(index)
-        if self._transport and table is not None and crossings.elsewhere(table):
+        if self._transport and table is not None and network is None and crossings.elsewhere(table):
             return self._priced(self._transport, draw, x1, group, table)
         if self._crew is None:
             copy = None if table is None else table.detach().to("cpu", copy=True)

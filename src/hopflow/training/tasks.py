@@ -273,14 +273,16 @@ class CausalLoss(nn.Module):
     def __init__(self, model: Causal) -> None:
         super().__init__()
         self.model = model
+        self._body: Network | None = None
 
     def compile(self, *how: Any, **keys: Any) -> None:
-        self.model.compile(*how, **keys)
+        """Compile the network up to its head."""
+        self._body = torch.compile(self.model.features, dynamic=False)
 
     def forward(
         self, count: None, x1: Int[Tensor, "B L"], keep: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, " B"]:
-        return self.model.nll(x1, keep)
+        return self.model.nll(x1, keep, self._body)
 
 
 class CausalTask(Task):

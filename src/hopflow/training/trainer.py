@@ -30,7 +30,7 @@ class Outcome:
             sound *= torch.isfinite(numbers).all()
             self._numbers = torch.empty(3, pin_memory=True).copy_(numbers, non_blocking=True)
             self._arrived = torch.cuda.Event()
-            self._arrived.record()
+            self._arrived.record(torch.cuda.current_stream(numbers.device))
 
     @property
     def loss(self) -> float:
@@ -80,7 +80,7 @@ class Trainer:
         )
         self._last: Outcome | None = None
         # on a GPU: 1 until a step fails, then 0
-        self._sound = torch.ones((), device=device) if device.type == "cuda" else None
+        self._sound = torch.ones((), dtype=torch.float32, device=device) if device.type == "cuda" else None
         self.average = WeightEma(model, settings.weight_ema) if settings.weight_ema else None
         self.ot_average = self._ot_average()
         if settings.compile:
@@ -248,6 +248,7 @@ class Trainer:
     def _check(self, outcome: "Outcome") -> None:
         self.stop |= outcome.stop
         if not (math.isfinite(outcome.loss) and math.isfinite(outcome.grad_norm)):
+            self._last = None
             raise NotFinite(
                 f"the loss is {outcome.loss:g} and the gradient's norm {outcome.grad_norm:g} at step {outcome.step}: "
                 f"stopped before the update, the weights are intact. Lower lr, or raise warmup",
