@@ -410,3 +410,12 @@ def test_shapes_can_be_had_without_numbers():
     network = model().to("meta")
     xt, t = (x.to("meta") for x in batch())
     assert network(xt, t).shape == (*xt.shape, VOCAB.data)
+
+
+@pytest.mark.parametrize("time", [True, False])
+def test_the_trunk_compiles_as_one_graph(time):
+    network, (xt, t) = awake(model(time=time)), batch()
+    whole = torch.compile(network.features, fullgraph=True, dynamic=False, backend="eager")
+    torch.testing.assert_close(whole(xt, t), network.features(xt, t))
+    with torch.no_grad():
+        torch.testing.assert_close(whole(xt, t), network.features(xt, t))
