@@ -80,6 +80,9 @@ def run(case: Case, progress: Callable[[str], None] = lambda text: None) -> list
             for steps in case.steps:
                 progress(f"{name}, {steps} steps: by events")
                 rows.append(_events(case, model, flow, Euler(steps), name))
+                if case.device.type == "cuda":
+                    progress(f"{name}, {steps} steps: by events, compiled")
+                    rows.append(_events(case, model, flow, Euler(steps), name, compile=True))
                 progress(f"{name}, {steps} steps: as a plain loop")
                 rows.append(_plain(case, model, flow, steps, name))
             if flow.prediction.stays(flow.source):
@@ -103,14 +106,16 @@ def _network(case: Case, flow: Flow) -> Transformer:
     return model.to(case.device).eval()
 
 
-def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: str) -> Row:
+def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: str, compile: bool = False) -> Row:
+    if compile:  # not timed: it is done once, and kept
+        generate(model, flow, n=case.n, length=case.length, steps=2, seed=case.seed, compile=True)
     with Peak(case.device) as peak:
         started = time.perf_counter()
-        out = generate(model, flow, n=case.n, length=case.length, sampler=sampler, seed=case.seed)
+        out = generate(model, flow, n=case.n, length=case.length, sampler=sampler, seed=case.seed, compile=compile)
         _finish(case.device)
         seconds = time.perf_counter() - started
     calls, steps = float(out.calls.double().mean()), out.steps or case.length
-    label = "euler" if isinstance(sampler, Euler) else "random_order"
+    label = "random_order" if not isinstance(sampler, Euler) else "euler, compiled" if compile else "euler"
     return Row(name, steps, label, case.n / seconds, calls, peak.bytes, case.n, steps)
 
 
@@ -136,7 +141,7 @@ def ratios(rows: list[Row]) -> Iterator[tuple[Row, float]]:
     plain = {(row.source, row.steps): row for row in rows if row.sampler == "plain_euler"}
     for row in rows:
         if row.sampler != "plain_euler":
-            steps = row.steps if row.sampler == "euler" else max(s for name, s in plain if name == row.source)
+            steps = row.steps if row.sampler.startswith("euler") else max(s for name, s in plain if name == row.source)
             yield row, row.sequences_per_s / plain[row.source, steps].sequences_per_s
 
 
