@@ -6,11 +6,12 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from hopflow.costs import Cost, Hamming, OneStepLikelihood, Split, SquaredEmbedding
+from hopflow.costs import Cost, Hamming, OneStepLikelihood, SquaredEmbedding
 from hopflow.couplings import EXAMPLES, ExactOT, Independent, SinkhornOT
 from hopflow.ot import best_engine
 from hopflow.picks import Permutation, Rows
 from hopflow.sinkhorn import sinkhorn
+from hopflow.split import Split
 from toys import generator
 from unchecked import unchecked
 

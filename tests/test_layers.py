@@ -23,6 +23,7 @@ LAYERS = (
         "grids",
         "filters",
         "categorical",
+        "split",
         "linear_rows",
         "triton_rows",
     ),

@@ -682,3 +682,18 @@ def test_it_says_how_many_jumps_with_how_many_steps_at_which_eta():
     flow = Flow(Mask(Vocab(3, 1)))
     said = str(generate(random_network(flow), flow, n=50, length=L, steps=8))
     assert "50 sequences, 8 Euler steps, eta 0: jumps 2 ± 0" in said
+
+
+def test_compiled_batches_are_filled_up_to_the_rows_of_their_own_length(monkeypatch):
+    shapes = []
+
+    class Noting(nn.Module):
+        def forward(self, xt: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            shapes.append(tuple(xt.shape))
+            return torch.zeros(*xt.shape, 3)
+
+    monkeypatch.setattr(torch, "compile", lambda body, **how: body)
+    prompts = [torch.full((2,), HOLE)] * 6 + [torch.full((9,), HOLE)]
+    infill(Noting(), Flow(Mask(Vocab(3, 1))), prompts, steps=3, batch=4, compile=True)
+    assert {rows for rows, length in shapes if length == 9} == {1}
+    assert {rows for rows, length in shapes if length == 2} == {4}

@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .costs import Hamming, SequenceCost, Split
+from .costs import Hamming, SequenceCost
 from .network import Network
 from .ot import assignment, best_engine
 from .picks import Permutation, Pick, Rows
 from .sinkhorn import sinkhorn
+from .split import Split
 
 __all__ = [
     "EXAMPLES",

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load, save
 
 from hopflow import ExactOT, Flow, SinkhornOT, SquaredEmbedding, Uniform
-from hopflow.costs import Split
 from hopflow.couplings import OptimalTransport
+from hopflow.split import Split
 from hopflow.training import crossings
 from hopflow.training.crossings import Crossing, Side
 from hopflow.training.problems import Draw

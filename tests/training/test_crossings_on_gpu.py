@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from hopflow import SinkhornOT, SquaredEmbedding, Uniform
-from hopflow.costs import Split
 from hopflow.sinkhorn import sinkhorn
+from hopflow.split import Split
 from hopflow.training.problems import one_thread
 from hopflow.training.sheets import Layout, Sheet
 from hopflow.training.streams import stream

@@ -378,3 +378,13 @@ def test_the_rate_rises_and_then_stays_or_falls_to_a_tenth(rate):
     assert settings.rate_at(9) == pytest.approx(1.0)
     assert settings.rate_at(10) == pytest.approx(1.0)
     assert settings.rate_at(100) == pytest.approx(1.0 if rate == "constant" else 0.1)
+
+
+def test_a_causal_network_is_compiled_up_to_its_head(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda body, **how: lambda x: asked.append(len(x)) or body(x))
+    corpus, settings = Letters(), Settings(batch=4, compile=True)
+    model = Causal(corpus.vocab_size, SMALL, dropout=0.0)
+    task = CausalTask(model, corpus, settings, Share())
+    Trainer(model, task, settings, torch.device("cpu"), Share()).update(0)
+    assert asked == [4]

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from .. import ot
-from ..costs import Hamming, Split, SquaredEmbedding
+from ..costs import Hamming, SquaredEmbedding
 from ..sinkhorn import Plan, sinkhorn
+from ..split import Split
 from ..training.problems import one_thread
 
 EPS = 0.01

@@ -45,6 +45,10 @@ class Case:
     seed: int = 0
     device: torch.device = torch.device("cpu")
 
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.tokens < 2:
+            raise ValueError(f"at least 2 tokens and 1 step are needed; got {self.tokens} and {self.steps}")
+
     @classmethod
     def on(cls, device: torch.device, **keys: Any) -> "Case":
         """What suits a device: a laptop's size on a CPU, the paper's on a GPU."""

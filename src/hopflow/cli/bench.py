@@ -1,6 +1,7 @@
 """hopflow bench: speed side by side with others, in one run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -62,17 +63,11 @@ def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug
     chosen = parse_settings(settings or [], readers)
     check_target(json_file)
     from ..bench import sample
-    from ..bench.machine import machine
-    from ..training.devices import choose_device
 
-    device = choose_device(chosen.pop("device", "auto"))
-    if (only := chosen.pop("source", "all")) != "all":
-        chosen["sources"] = (only,)
-    case = sample.Case.on(device, **chosen)
+    case = _case(sample.Case, chosen)
     with progress_line() as progress:
-        rows = sample.run(case, progress)
-    if json_file:
-        write_json(json_file, {"machine": machine(device), "case": case.as_json(), "rows": [r.as_json() for r in rows]})
+        rows = sample.run(case, progress=progress)
+    _keep(json_file, case, rows)
     _show_sampling(case, rows, console())
 
 
@@ -97,20 +92,31 @@ def bench_train(settings: Settings = None, json_file: Json = None, debug: Debug 
     chosen = parse_settings(settings or [], readers)
     check_target(json_file)
     from ..bench import train
-    from ..bench.machine import machine
-    from ..training.devices import choose_device
 
-    device = choose_device(chosen.pop("device", "auto"))
-    if (only := chosen.pop("source", "all")) != "all":
-        chosen["sources"] = (only,)
-    case = train.Case.on(device, **chosen)
+    case = _case(train.Case, chosen)
     with progress_line() as progress:
         rows = train.run(case, progress=progress)
-    if json_file:
-        write_json(
-            json_file, {"machine": machine(device), "case": case.as_json(), "rows": [row.as_json() for row in rows]}
-        )
+    _keep(json_file, case, rows)
     _show_training(case, rows, console())
+
+
+def _case(kind: Any, chosen: dict[str, Any]) -> Any:
+    """A bench's case on the device that was chosen; `source` names one of its sources, or all."""
+    from ..training.devices import choose_device
+
+    keys = dict(chosen)
+    device = choose_device(keys.pop("device", "auto"))
+    if (only := keys.pop("source", "all")) != "all":
+        keys["sources"] = (only,)
+    return kind.on(device, **keys)
+
+
+def _keep(json_file: Path | None, case: Any, rows: Sequence[Any]) -> None:
+    from ..bench.machine import machine
+
+    if json_file:
+        found = {"case": case.as_json(), "rows": [row.as_json() for row in rows]}
+        write_json(json_file, {"machine": machine(case.device), **found})
 
 
 def _show_training(case: "TrainCase", rows: "list[Trained]", screen: "Console") -> None:

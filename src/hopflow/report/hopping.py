@@ -15,7 +15,7 @@ from .means import BINS, Means
 from .numbers import measured
 from .section import Block, Figure, Player, Prose, Samples, Section, Table
 from .story import Story
-from .trained import Trained, because
+from .trained import Trained, because, told_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,13 +65,7 @@ def section(stories: Sequence[Story]) -> Section | None:
     """Players, counts and curves of every run with a network, a sentence on each of the others; None where none has."""
     if all(story.checkpoint is None for story in stories):
         return None
-    told: list[Told] = []
-    silent: list[str] = []
-    for k, story in enumerate(stories):
-        try:
-            told.append(Told.of(k, story))
-        except (ValueError, OSError) as error:
-            silent.append(f"{story.name}: nothing was drawn, since {because(error)}.")
+    told, silent = told_of(stories, Told.of, "nothing was drawn")
     if not told:
         return Section("hops", TITLE, tuple(map(Prose, silent)))
     blocks: list[Block] = [Prose(LEAD)]

@@ -13,7 +13,7 @@ from .matched import BATCHES, ROWS, SEED, Matched, pair
 from .numbers import measured
 from .section import Block, Figure, Prose, Section, Table
 from .story import Story
-from .trained import Trained, because
+from .trained import Trained, told_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,13 +33,7 @@ def section(stories: Sequence[Story]) -> Section | None:
     """One table; of each run its first batch, or why there is none. None where no run has a network."""
     if all(story.checkpoint is None for story in stories):
         return None
-    told: list[Told] = []
-    silent: list[str] = []
-    for k, story in enumerate(stories):
-        try:
-            told.append((k, story, matched(story)))
-        except (ValueError, OSError) as error:
-            silent.append(f"{story.name}: no batch was paired, since {because(error)}.")
+    told, silent = told_of(stories, lambda k, story: (k, story, matched(story)), "no batch was paired")
     blocks: list[Block] = [Prose(_lead(story, found)) for _, story, found in told]
     seen = [one for one in told if not one[2].flat]
     if seen:

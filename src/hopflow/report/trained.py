@@ -1,10 +1,10 @@
 """Trained: the network of a run's newest checkpoint, and the text it was trained on, where they are at hand."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from ..training import checkpoint
 from ..training.devices import choose_device
 from ..training.problems import Draw, Problem
 from .story import Story
+
+Told = TypeVar("Told")
 
 
 class Unknown(ValueError):
@@ -116,3 +118,17 @@ def because(error: ValueError | OSError) -> str:
     """What was wrong, as part of a sentence that a report can show; a report tells what it can."""
     said = f"{error.strerror} ({os.fspath(error.filename)})" if isinstance(error, OSError) and error.filename else error
     return " ".join(str(said).split())
+
+
+def told_of(
+    stories: Sequence[Story], tell: Callable[[int, Story], Told], otherwise: str
+) -> tuple[list[Told], list[str]]:
+    """What each run has to tell, and a sentence on every run that has not."""
+    told: list[Told] = []
+    silent: list[str] = []
+    for k, story in enumerate(stories):
+        try:
+            told.append(tell(k, story))
+        except (ValueError, OSError) as error:
+            silent.append(f"{story.name}: {otherwise}, since {because(error)}.")
+    return told, silent

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..costs import Split
 from ..couplings import Match, OptimalTransport, Pairs
 from ..flow import Flow
 from ..network import Network, home, resting
+from ..split import Split
 from .shares import Share
 from .sheets import Sheet
 from .streams import stream

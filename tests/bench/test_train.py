@@ -1,0 +1,54 @@
+"""`hopflow bench train`: what it reports is right; how fast anything is, no test says."""
+
+import pytest
+import torch
+
+from hopflow.bench import train
+
+CASE = train.Case(batch=2, length=8, tokens=40, steps=2)
+EAGER = tuple(variant for variant in train.VARIANTS if not variant.compile)
+
+
+def test_a_step_of_the_paper_is_49_5_tflop():
+    """6 × (layer matrices + head) × tokens, and attention; where half of the positions are masked the head has half."""
+    case = train.Case.on(torch.device("cuda"))
+    assert train.work(case, "uniform") == pytest.approx(49.5, abs=0.05)
+    head = 6 * 768 * 50_257 * 65_536 / 1e12
+    assert train.work(case, "uniform") - train.work(case, "multimask") == pytest.approx(head / 2)
+
+
+def test_the_same_steps_are_taken_with_and_without_each_optimisation():
+    rows = train.run(CASE, EAGER)
+    assert [(row.source, row.variant) for row in rows] == [(s, v.name) for s in CASE.sources for v in EAGER]
+    for source in CASE.sources:
+        losses = [row.loss for row in rows if row.source == source]
+        assert losses == pytest.approx([losses[0]] * len(EAGER), rel=1e-5)
+    assert all(row.ms > 0 and row.tokens_per_s > 0 and row.share_of_peak is None for row in rows)
+
+
+def test_a_coupling_is_timed_with_its_workers_awake(monkeypatch):
+    awake = []
+    ready = train.FlowTask.wait_until_ready
+    monkeypatch.setattr(train.FlowTask, "wait_until_ready", lambda task: (awake.append(True), ready(task)))
+    coupled = train.Variant("exact OT", compile=False, ot_batch=1)
+    (row,) = train.run(train.Case(batch=4, length=8, tokens=40, steps=2, sources=("multimask",)), (coupled,))
+    assert awake == [True]
+    assert row.loss > 0
+
+
+def test_a_name_that_a_variant_puts_aside_must_exist():
+    plain = next(variant for variant in train.VARIANTS if variant.name.startswith("plain"))
+    with train.without(plain):
+        from hopflow.models import attention
+        from hopflow.scores import _open_rows, kernels
+
+        assert kernels(None, None) is None
+        assert _open_rows(None, None, None, None) is None
+        assert attention.fits(None) is False
+
+
+@pytest.mark.parametrize("setting", ["steps=0", "tokens=1", "size=huge", "batch=0", "source=mask", "lengt=8"])
+def test_a_bench_that_cannot_be_is_one_message(hopflow, setting):
+    result = hopflow("bench", "train", setting)
+    assert result.code == 2
+    assert "bug" not in result.err
