@@ -1,5 +1,7 @@
 """What a GPU does by kernels of hopflow's own is what torch's operations give, forward and back."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ import hopflow as hf
 import toys
 from hopflow.categorical import categorical
 from hopflow.linear_rows import PAD, WideHead, kernels, linear_three, plain
-from hopflow.models import short_attention
+from hopflow.models import add_norm, short_attention
 from hopflow.models.attention import rotated
 from hopflow.models.gelu_linear import gelu_linear
 from hopflow.scores import _three
@@ -49,6 +51,7 @@ def test_a_cpu_has_no_kernels():
     assert kernels(head, torch.zeros(3, 4)) is None
     assert not WideHead.suits(head)
     assert not short_attention.fits(torch.zeros(1, 8, 3, 1, 64, dtype=torch.bfloat16))
+    assert not add_norm.fits(torch.zeros(1, 8, 64, dtype=torch.bfloat16))
 
 
 @gpu
@@ -150,15 +153,87 @@ def test_tokens_drawn_from_a_wide_head_are_those_of_the_categorical():
 
 
 @gpu
-def test_a_perceptron_without_gradients_is_that_with_them():
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(3, 50, 96, 384), (2, 1, 33, 1100)], ids=str)
+def test_a_perceptron_and_its_gradients_with_them_or_without(dtype, shape):
+    b, length, width, inner = shape
     torch.manual_seed(0)
-    layer, x = nn.Linear(96, 384).cuda(), torch.randn(3, 50, 96, device="cuda")
-    exact = nn.functional.gelu(nn.functional.linear(x, layer.weight, layer.bias).double(), approximate="tanh")
-    with torch.autocast("cuda", torch.bfloat16):
+    layer, x = nn.Linear(width, inner).cuda(), torch.randn(b, length, width, device="cuda", requires_grad=True)
+    exact_layer, wide = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
+    exact = nn.functional.gelu(exact_layer(wide), approximate="tanh")
+    with torch.autocast("cuda", dtype):
         with torch.no_grad():
-            assert apart(gelu_linear(x, layer), exact) < 1e-2
-        assert apart(gelu_linear(x, layer), exact) < 1e-2
-        assert gelu_linear(x, layer).grad_fn is not None
+            assert apart(gelu_linear(x, layer), exact) < LOOSE[dtype]
+        found = gelu_linear(x, layer)
+    upstream = torch.randn_like(found)
+    found.backward(upstream)
+    exact.backward(upstream.double())
+    assert apart(found, exact) < LOOSE[dtype]
+    pairs = [(x, wide), *zip(layer.parameters(), exact_layer.parameters(), strict=True)]
+    assert all(apart(mine.grad, theirs.grad) < LOOSE[dtype] for mine, theirs in pairs)
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(3, 128, 768), (2, 37, 100), (1, 1, 64)], ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("dropped", [0.0, 0.3])
+def test_what_is_added_and_normed_between_branches_and_its_gradients(dtype, shape, shared, dropped):
+    torch.manual_seed(0)
+    x, given = (torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
+    each = torch.randn(1 if shared else shape[0], 1, 3 * shape[2], device="cuda").chunk(3, -1)
+    gate, factor, shift = (part.requires_grad_() for part in each)  # rows of a larger tensor, as a layer gives them
+    seed, ones = torch.tensor(1 << 61 | 12345, device="cuda"), torch.ones_like(given)
+    rest = (seed if dropped else None, dropped, 1e-5)
+    kept = add_norm._add_norm(torch.zeros_like(x), ones, torch.ones_like(gate), factor, shift, *rest, dtype)[0].detach()
+    out, seen, _ = add_norm._add_norm(x, given, gate, factor, shift, *rest, torch.float32)
+    wide = [part.detach().double().requires_grad_() for part in (x, given, gate, factor, shift)]
+    exact = wide[0] + wide[2] * (wide[1] * torch.where(kept > 0, 1 / (1 - dropped), 0.0))
+    exact_seen = nn.functional.layer_norm(exact, shape[-1:]) * wide[3] + wide[4]
+    assert seen.dtype == torch.float32
+    assert apart(out, exact) < LOOSE[dtype]
+    assert apart(seen, exact_seen) < LOOSE[dtype]
+    upstream = [torch.randn(shape, device="cuda", dtype=kind) for kind in (dtype, torch.float32)]
+    torch.autograd.backward([out, seen], upstream)
+    torch.autograd.backward([exact, exact_seen], [part.double() for part in upstream])
+    assert all(apart(a.grad, b.grad) < LOOSE[dtype] for a, b in zip((x, given, gate, factor, shift), wide, strict=True))
+
+
+@gpu
+def test_what_is_dropped_is_so_by_chance_and_the_same_for_the_same_seed():
+    def kept(seed: int) -> torch.Tensor:
+        x, ones = torch.zeros(64, 128, 768, device="cuda", dtype=torch.bfloat16), torch.ones(1, 1, 768, device="cuda")
+        given, seed_there = torch.ones_like(x), torch.tensor(seed, device="cuda")
+        return add_norm._add_norm(x, given, ones, ones, ones, seed_there, 0.1, 1e-5, x.dtype)[0].double() > 0
+
+    one, again, other = (kept(seed).double() - 0.9 for seed in (5, 5, 6))
+    assert torch.equal(one, again)
+    variance, n = 0.09, one.numel()
+    assert abs(float(one.mean())) < 4 * (variance / n) ** 0.5
+    for lagged in (other, one.roll(1, 2), one.roll(1, 1), one.roll(1, 0), one.roll(256, 2)):
+        assert abs(float((one * lagged).mean())) < 4 * variance / n**0.5
+    for dim in (0, 1, 2):
+        sums = one.sum(dim) / (variance * one.shape[dim]) ** 0.5
+        assert float(sums.var()) == pytest.approx(1, abs=5 * (2 / sums.numel()) ** 0.5 + 0.05)
+
+
+@gpu
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_network_in_training_drops_by_the_seed_of_torch(timed):
+    vocab = hf.Vocab(50, 1)
+    torch.manual_seed(0)
+    model = toys.awake(hf.Transformer(vocab, "tiny", dropout=0.5, time=timed)).cuda()
+    xt, t = torch.randint(0, 51, (4, 32), device="cuda"), torch.rand(4, device="cuda")
+
+    def features(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        with torch.autocast("cuda", torch.bfloat16):
+            return model.features(xt, t)
+
+    assert torch.equal(features(1), features(1))
+    assert not torch.equal(features(1), features(2))
+    model.eval()
+    assert torch.equal(features(1), features(2))
 
 
 @gpu

@@ -21,6 +21,15 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def awake(network: torch.nn.Module, seed: int = 1) -> torch.nn.Module:
+    """With random numbers where training starts from zero: every part takes part."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            noise = torch.randn(parameter.shape, generator=generator(seed), dtype=torch.float64)
+            parameter += noise * parameter.shape[-1] ** -0.5  # no larger than it will be in use
+    return network
+
+
 def dirichlet(*shape: int, seed: int, sharpness: float = 1.0) -> Tensor:
     """Random laws along the last axis."""
     return (sharpness * torch.randn(*shape, generator=generator(seed), dtype=torch.float64)).softmax(-1)

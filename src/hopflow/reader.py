@@ -18,6 +18,9 @@ TOKENS, GPU_TOKENS = 1 << 13, 1 << 16
 LOGITS = 1 << 14
 """Numbers for each of these that a network without a head of its own may give: 512 MiB on a CPU, 4 GiB on a GPU."""
 
+FEW = 4
+"""Places of a sequence, on average, for which a network is not finished everywhere: each reads all keys and values."""
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -44,7 +47,9 @@ class Reader:
         self.calls = 1 if guidance == 1 else 2
         """Network calls each time it is read."""
         self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
-        body = getattr(model, "features", None) if self._split else model
+        body: Any = getattr(model, "features", None) if self._split else model
+        self._halves = self._split and getattr(body, "in_two", False)
+        body = getattr(model, "begin", body) if self._halves else body
         self._body: Any = torch.compile(body, dynamic=False) if compile else body
         head: Any = getattr(model, "head", None)
         self._head = head
@@ -89,17 +94,34 @@ class Reader:
             logits = self._body(*inputs)
             self.vocab.check_logits(logits)
             return Reading(lambda row, position: logits[row, position])
-        features = self._body(*inputs)
-        weights = next(model.parameters(), features).dtype
+        read = self._body(*inputs)
+        features = self._finished(read, len(inputs[0])) if self._halves else lambda row, position: read[row, position]
+        weights = next(model.parameters(), inputs[1]).dtype
 
         def rows(row: Tensor, position: Tensor) -> Tensor:
+            some = features(row, position)
             # in the weights' own float type, also under autocast: bf16 logits keep three digits
-            with torch.autocast(features.device.type, enabled=False):
-                logits: Tensor = self._head(features[row, position].to(weights))
+            with torch.autocast(some.device.type, enabled=False):
+                logits: Tensor = self._head(some.to(weights))
             self.vocab.check_logits(logits)
             return logits
 
         if not isinstance(self._head, WideHead):
             return Reading(rows)
         head = self._head
-        return Reading(rows, lambda row, position, *how: head.draw(features[row, position], *how))
+        return Reading(rows, lambda row, position, *how: head.draw(features(row, position), *how))
+
+    def _finished(self, begun: Any, count: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """Features at the places that are asked for; at all of them, once there are many."""
+        model: Any = self.model
+        everywhere: list[Tensor] = []
+
+        def features(row: Tensor, position: Tensor) -> Tensor:
+            if len(row) <= FEW * count:
+                some: Tensor = model.finish(begun, row, position)
+                return some
+            if not everywhere:
+                everywhere.append(model.finish_all(begun))
+            return everywhere[0][row, position]
+
+        return features

@@ -17,11 +17,12 @@ from hopflow.network import resting
 from hopflow.objectives import EXAMPLES as OBJECTIVES
 from hopflow.objectives import NoisyCrossEntropy
 from hopflow.predictions import Evidence
+from hopflow.reader import Reader
 from hopflow.sampling import generate
 from hopflow.scores import Scores
 from hopflow.sources import MultiMask
 from hopflow.vocab import Vocab
-from toys import generator
+from toys import awake, generator
 from unchecked import unchecked
 
 VOCAB = Vocab(data=5, masks=3)
@@ -32,15 +33,6 @@ each_time = pytest.mark.parametrize("time", [True, False], ids=["timed", "timele
 def model(time=True, size=SMALL, dropout=0.0, seed=0, **more) -> Transformer:
     torch.manual_seed(seed)
     return Transformer(VOCAB, size, dropout=dropout, time=time, **more).double()
-
-
-def awake(network, seed=1):
-    """With random numbers where training starts from zero: every part takes part."""
-    with torch.no_grad():
-        for parameter in network.parameters():
-            noise = torch.randn(parameter.shape, generator=generator(seed), dtype=torch.float64)
-            parameter += noise * parameter.shape[-1] ** -0.5  # no larger than it will be in use
-    return network
 
 
 def batch(rows=3, length=6, seed=2):
@@ -364,7 +356,7 @@ def test_under_autocast_the_stream_between_blocks_and_logits_are_bf16_and_featur
     xt, t = batch()
     streams = []
     for block in network.blocks:
-        block.register_forward_hook(lambda block, inputs, output: streams.append(output.dtype))
+        block.register_forward_hook(lambda block, inputs, output: streams.append(output.x.dtype))
     with torch.autocast("cpu", torch.bfloat16):
         logits, features = network(xt, t.float()), network.features(xt, t.float())
     assert logits.dtype == torch.bfloat16
@@ -377,6 +369,53 @@ def test_under_autocast_the_stream_between_blocks_and_logits_are_bf16_and_featur
 def test_a_network_generates():
     out = generate(awake(model()), Flow(MultiMask(VOCAB)), n=4, length=7, steps=5)
     assert bool(VOCAB.is_data(out.tokens).all())
+
+
+@pytest.mark.parametrize("time", [True, False])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_features_in_two_halves_are_the_features_at_those_places(time, layers):
+    network = awake(Transformer(VOCAB, Size(layers=layers, width=32, heads=2), time=time).double()).eval()
+    xt, t = batch()
+    row, position = torch.tensor([1, 0, 1, 1]), torch.tensor([2, 5, 2, 0])
+    with torch.no_grad():
+        whole, begun = network.features(xt, t), network.begin(xt, t)
+        torch.testing.assert_close(network.finish(begun, row, position), whole[row, position])
+        torch.testing.assert_close(network.finish_all(begun), whole)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_reader_finishes_a_network_where_it_is_asked_for(many, monkeypatch):
+    network = awake(model()).eval()
+    xt, t = batch()
+    row, position = (torch.arange(len(xt)).repeat(9), torch.arange(9).repeat_interleave(len(xt)) % xt.shape[1])
+    row, position = (row, position) if many else (row[:3], position[:3])
+    called = []
+    for name in ("finish", "finish_all"):
+        inner = getattr(network, name)
+        monkeypatch.setattr(
+            network, name, lambda *given, inner=inner, name=name: (called.append(name), inner(*given))[1]
+        )
+    with torch.no_grad():
+        reading = Reader(network, VOCAB).read(xt, t, xt, None)
+        torch.testing.assert_close(reading.logits(row, position), network(xt, t)[row, position])
+        reading.logits(row, position)
+    assert called == (["finish_all"] if many else ["finish", "finish"])
+
+
+def test_a_reader_hears_features_of_ones_own():
+    class Louder(Transformer):
+        def features(self, xt, t):
+            return 3 * super().features(xt, t)
+
+    network = awake(Louder(VOCAB, Size(layers=2, width=32, heads=2)).double()).eval()
+    patched = awake(model()).eval()
+    inner = patched.features
+    patched.features = lambda xt, t: 3 * inner(xt, t)
+    row, position = torch.tensor([0, 1]), torch.tensor([1, 2])
+    for each in (network, patched):
+        with torch.no_grad():
+            logits = Reader(each, VOCAB).read(*batch(), batch()[0], None).logits(row, position)
+            torch.testing.assert_close(logits, each(*batch())[row, position])
 
 
 COMPILED = """
@@ -414,14 +453,19 @@ def test_shapes_can_be_had_without_numbers():
 
 ONE_GRAPH = """
 import torch, hopflow as hf
+device = "cuda" if torch.cuda.is_available() else "cpu"
 for time in (True, False):
     torch.manual_seed(0)
-    network = hf.Transformer(hf.Vocab(9, 3), hf.Size(layers=2, width=32, heads=2), time=time, dropout=0.0)
-    xt, t = torch.randint(0, 12, (2, 8)), torch.rand(2)
-    whole = torch.compile(network.features, fullgraph=True, dynamic=False, backend="eager")
-    torch.testing.assert_close(whole(xt, t), network.features(xt, t))
-    with torch.no_grad():
-        torch.testing.assert_close(whole(xt, t), network.features(xt, t))
+    network = hf.Transformer(hf.Vocab(9, 3), hf.Size(layers=2, width=64, heads=2), time=time, dropout=0.0).to(device)
+    xt, t = torch.randint(0, 12, (2, 8), device=device), torch.rand(2, device=device)
+    for narrow in (False, True):
+        torch._dynamo.reset()
+        with torch.autocast(device, torch.bfloat16, enabled=narrow):
+            for part in (network.features, network.begin):
+                whole = torch.compile(part, fullgraph=True, dynamic=False, backend="eager")
+                torch.testing.assert_close(whole(xt, t), part(xt, t))
+                with torch.no_grad():
+                    torch.testing.assert_close(whole(xt, t), part(xt, t))
 """
 
 

@@ -70,6 +70,8 @@ class Variant:
     """The head only where a token is not certain to stay."""
     attention: bool = True
     """By kernels that hold a short sequence as a whole."""
+    between: bool = True
+    """What lies between products (norms, dropout, gates, gelu) in one pass each."""
     ahead: bool = True
     """The host does not wait for what a step came to."""
     ot_batch: int | None = None
@@ -83,12 +85,13 @@ VARIANTS = (
     replace(BEST, name="head at every position", rows=False),
     replace(BEST, name="head by torch", kernels=False),
     replace(BEST, name="attention by torch", attention=False),
+    replace(BEST, name="norms and gelu by torch", between=False),
     replace(BEST, name="waits for every step", ahead=False),
-    Variant("plain: eager, full logits", *[False] * 5),
+    Variant("plain: eager, full logits", *[False] * 6),
     replace(BEST, name="exact OT of one batch", ot_batch=1),
     replace(BEST, name="exact OT of eight batches", ot_batch=8),
 )
-GPU_ONLY = ("head by torch", "attention by torch", "waits for every step")
+GPU_ONLY = ("head by torch", "attention by torch", "norms and gelu by torch", "waits for every step")
 """On a CPU there are no kernels, and nothing to run ahead of."""
 
 
@@ -246,6 +249,8 @@ def without(variant: Variant) -> ExitStack:
         "hopflow.scores.kernels": (variant.kernels, None),
         "hopflow.scores._open_rows": (variant.rows, None),
         "hopflow.models.attention.fits": (variant.attention, False),
+        "hopflow.models.stream.fits": (variant.between, False),
+        "hopflow.models.gelu_linear.fits": (variant.between, False),
     }
     for name, (stays, instead) in parts.items():
         if not stays:

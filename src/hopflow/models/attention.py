@@ -3,13 +3,16 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 from .short_attention import attend, fits
 from .sizes import Size
 
 BASE = 10_000.0
 """The slowest pair of numbers turns once in 2π·BASE positions."""
+PLANLESS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Ways to attend that need no plan for every new number of rows; cuDNN's takes longer to make than a call does."""
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, (L, width/2) each."""
@@ -69,6 +72,21 @@ class Attention(nn.Module):
     def forward(self, x: Float[Tensor, "B L D"], turn: Rotation, past: Past | None = None) -> Float[Tensor, "B L D"]:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, L, 3, H, W)
         out: Tensor = self.out(self.mix(qkv, turn, past))
+        return out
+
+    def keys_values(self, x: Float[Tensor, "B L D"], turn: Rotation) -> Float[Tensor, "B L 2 H W"]:
+        """What the positions offer to be seen, keys turned."""
+        both = linear(x, self.qkv.weight[x.shape[-1] :]).unflatten(-1, (2, self.heads, -1))
+        keys, values = both.unbind(2)
+        return torch.stack([rotated(keys, turn).to(values.dtype), values], 2)
+
+    def glance(self, x: Float[Tensor, "m D"], turn: Rotation, seen: Float[Tensor, "m L 2 H W"]) -> Float[Tensor, "m D"]:
+        """As `forward` of single positions, of which each sees `keys_values` of its own sequence; `turn` is theirs."""
+        asked = linear(x, self.qkv.weight[: x.shape[-1]]).unflatten(-1, (self.heads, -1))
+        q = rotated(asked[None], turn)[0].to(seen.dtype)
+        k, v = seen.transpose(1, 3).unbind(2)  # (m, H, L, W) each
+        with sdpa_kernel(PLANLESS):
+            out: Tensor = self.out(scaled_dot_product_attention(q[:, :, None], k, v).flatten(1))
         return out
 
     def mix(self, qkv: Float[Tensor, "B L 3 H W"], turn: Rotation, past: Past | None) -> Float[Tensor, "B L D"]:

@@ -1,18 +1,20 @@
-"""Blocks: attention and a perceptron, each as a branch that is added to the stream of features.
+"""Blocks: attention and a perceptron, each as a branch that is added to the stream.
 
 A branch starts shut, timed or not: a new network is its embedding, and learns how much of each block to let in.
 """
 
 import math
+from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from .attention import Attention, Past, Rotation
 from .gelu_linear import gelu_linear
 from .sizes import Size
+from .stream import Stream
 
 CLOCK = 128
 """Numbers that tell a block the time. App. C [C]"""
@@ -34,40 +36,51 @@ class Perceptron(nn.Module):
 
 
 class Branch(nn.Module):
-    """x + inner(norm(x)). The last layer starts at zero."""
+    """Looks at the stream, and adds to it what it makes of that."""
+
+    def __init__(self, norm: nn.LayerNorm, inner: Attention | Perceptron, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.inner = inner
+        self.dropout = dropout
+
+    def forward(self, stream: Stream, clock: Tensor | None, *more: Rotation | Past | None) -> Stream:
+        x, seen, gate = self.enter(stream, clock)
+        return Stream(x, self.inner(seen, *more), gate, self.dropout if self.training else 0.0)
+
+    def enter(self, stream: Stream, clock: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The features, what is seen of them, and how much of what comes of it is let in."""
+        raise NotImplementedError
+
+
+class PlainBranch(Branch):
+    """Adds inner(norm(x)). The last layer starts at zero."""
 
     def __init__(self, width: int, inner: Attention | Perceptron, dropout: float) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.inner = inner
-        self.dropout = nn.Dropout(dropout)
+        super().__init__(nn.LayerNorm(width), inner, dropout)
         zero(inner.out)
 
-    def forward(self, x: Tensor, clock: Tensor | None, *more: Rotation | Past | None) -> Tensor:
-        return (x + self.dropout(self.inner(self.norm(x), *more))).to(x.dtype)
+    def enter(self, stream: Stream, clock: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        return *stream.seen(self.norm, stream.x.dtype), None
 
 
-class TimedBranch(nn.Module):
-    """x + gate·inner(norm(x)·(1 + scale) + shift): the clock says all three, and 0 at first (adaLN-zero)."""
+class TimedBranch(Branch):
+    """Adds gate·inner(norm(x)·(1 + scale) + shift): the clock says all three, and 0 at first (adaLN-zero)."""
 
     def __init__(self, width: int, inner: Attention | Perceptron, dropout: float) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.inner = inner
-        self.dropout = nn.Dropout(dropout)
+        super().__init__(nn.LayerNorm(width, elementwise_affine=False), inner, dropout)
         self.modulation = zero(nn.Linear(CLOCK, 3 * width))
 
-    def forward(self, x: Tensor, clock: Tensor | None, *more: Rotation | Past | None) -> Tensor:
-        shift, scale, gate = modulations(self.modulation, clock, x, 3)
-        seen = modulated(self.norm(x), shift, scale)
-        return (x + gate * self.dropout(self.inner(seen, *more))).to(x.dtype)
+    def enter(self, stream: Stream, clock: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        shift, scale, gate = modulations(self.modulation, clock, stream.x, 3)
+        return *stream.seen(self.norm, stream.x.dtype, shift, scale), gate
 
 
 class Norm(nn.LayerNorm):
-    """A layer norm that has no use for the clock."""
+    """What the head sees of a stream; no use for the clock."""
 
-    def forward(self, x: Tensor, clock: Tensor | None = None) -> Tensor:
-        return super().forward(x)
+    def forward(self, stream: Stream, clock: Tensor | None, kind: torch.dtype) -> Tensor:  # type: ignore[override]
+        return stream.seen(self, kind)[1]
 
 
 class TimedNorm(nn.Module):
@@ -78,9 +91,9 @@ class TimedNorm(nn.Module):
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
         self.modulation = zero(nn.Linear(CLOCK, 2 * width))
 
-    def forward(self, x: Tensor, clock: Tensor | None) -> Tensor:
-        shift, scale = modulations(self.modulation, clock, x, 2)
-        return modulated(self.norm(x), shift, scale)
+    def forward(self, stream: Stream, clock: Tensor | None, kind: torch.dtype) -> Tensor:
+        shift, scale = modulations(self.modulation, clock, stream.x, 2)
+        return stream.seen(self.norm, kind, shift, scale)[1]
 
 
 class Clock(nn.Module):
@@ -98,26 +111,60 @@ class Clock(nn.Module):
         return silu(self.outer(silu(self.inner(waves))))
 
 
+class Begun(NamedTuple):
+    """What a block knows of all positions, to be finished at some; without dropout."""
+
+    x: Tensor
+    seen: Tensor
+    gate: Tensor | None
+    offered: Tensor
+    """Keys and values, (B, L, 2, H, W)."""
+    clock: Tensor | None
+    turn: Rotation
+
+    def clock_of(self, row: Int[Tensor, " m"]) -> Tensor | None:
+        return None if self.clock is None else self.clock[row]
+
+
 class Block(nn.Module):
     """Look around, then think."""
 
-    def __init__(self, branch: type[Branch] | type[TimedBranch], attention: Attention, size: Size, dropout: float):
+    def __init__(self, branch: type[PlainBranch] | type[TimedBranch], attention: Attention, size: Size, dropout: float):
         super().__init__()
         self.attention = branch(size.width, attention, dropout)
         self.perceptron = branch(size.width, Perceptron(size.width), dropout)
 
-    def forward(self, x: Tensor, clock: Tensor | None, turn: Rotation, past: Past | None = None) -> Tensor:
-        x = self.attention(x, clock, turn, past)
-        return self.perceptron(x, clock)
+    def forward(self, stream: Stream, clock: Tensor | None, turn: Rotation, past: Past | None = None) -> Stream:
+        return self._think(self.attention(stream, clock, turn, past), clock)
+
+    def begin(self, stream: Stream, clock: Tensor | None, turn: Rotation) -> Begun:
+        """What every position must do, wherever it is finished."""
+        x, seen, gate = self.attention.enter(stream, clock)
+        return Begun(x, seen, gate, self._looking.keys_values(seen, turn), clock, turn)
+
+    def finish(self, begun: Begun, row: Int[Tensor, " m"], position: Int[Tensor, " m"]) -> Stream:
+        """The stream at these positions, as sequences (m, 1, D) of their own."""
+        turn = begun.turn[0][position], begun.turn[1][position]
+        given = self._looking.glance(begun.seen[row, position], turn, begun.offered[row])
+        gate = None if begun.gate is None else begun.gate[row]
+        return self._think(Stream(begun.x[row, position][:, None], given[:, None], gate), begun.clock_of(row))
+
+    def finish_all(self, begun: Begun) -> Stream:
+        """The stream at every position."""
+        return self._think(Stream(begun.x, self._looking(begun.seen, begun.turn), begun.gate), begun.clock)
+
+    @property
+    def _looking(self) -> Attention:
+        return cast(Attention, self.attention.inner)
+
+    def _think(self, stream: Stream, clock: Tensor | None) -> Stream:
+        out: Stream = self.perceptron(stream, clock)
+        return out
 
 
 def modulations(layer: nn.Linear, clock: Tensor | None, x: Tensor, count: int) -> tuple[Tensor, ...]:
     """(B, 1, D) each, float32 at least: 1 + scale would lose its digits in bf16."""
     return layer(clock).to(torch.promote_types(x.dtype, torch.float32))[:, None].chunk(count, -1)
-
-
-def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    return (x * (1 + scale) + shift).to(x.dtype)
 
 
 def zero(layer: nn.Linear) -> nn.Linear:

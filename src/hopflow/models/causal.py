@@ -13,7 +13,7 @@ from ..filters import Filter
 from ..network import Network, resting
 from ..paths import uniform
 from .attention import CausalAttention, Past
-from .blocks import Block, Branch, Norm
+from .blocks import Block, Norm, PlainBranch
 from .sizes import Size
 from .stack import Stack, check_dropout, check_tokens
 
@@ -36,7 +36,7 @@ class Causal(Stack):
             raise ValueError(f"a vocabulary has at least one token; got {vocab_size}")
         size = Size.of(size)
         check_dropout(dropout)
-        blocks = [Block(Branch, CausalAttention(size), size, dropout) for _ in range(size.layers)]
+        blocks = [Block(PlainBranch, CausalAttention(size), size, dropout) for _ in range(size.layers)]
         super().__init__(vocab_size, vocab_size, size, blocks, Norm(size.width), recompute)
         self.vocab_size, self.dropout = vocab_size, dropout
         self.start = nn.Parameter(torch.empty(size.width).uniform_(-(size.width**-0.5), size.width**-0.5))

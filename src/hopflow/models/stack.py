@@ -1,17 +1,21 @@
 """Stack: what both transformers are made of."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import Past, rotation
+from .attention import Past, Rotation, rotation
 from .blocks import Block, Norm, TimedNorm, zero
 from .sizes import Size
+from .stream import Stream
 
 INTEGERS = (torch.int64, torch.int32)
+AUTOCAST = ("cpu", "cuda", "mps", "xpu")
+"""Devices that know autocast; torch can be asked, but its compiler stumbles over the question."""
 
 
 class Stack(nn.Module):
@@ -50,17 +54,33 @@ class Stack(nn.Module):
         Under autocast the stream between the blocks is kept in the narrow type, and added to in float32; features are
         float32.
         """
-        kind = x.device.type
-        narrow = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        x = x.to(torch.get_autocast_dtype(kind)) if narrow else x
-        turn = rotation(x, self.size, start)
+        stream, turn = self.enter(x, start)
         for block, past in zip(self.blocks, pasts or [None] * self.size.layers, strict=True):
-            if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(block, x, clock, turn, past, use_reentrant=False)
-            else:
-                x = block(x, clock, turn, past)
-        out: Tensor = self.norm(x.float() if narrow else x, clock)
+            stream = self.step(block, stream, clock, turn, past)
+        return self.leave(stream, clock)
+
+    def enter(self, x: Float[Tensor, "B L D"], start: int = 0) -> tuple[Stream, Rotation]:
+        """Embeddings as a stream, and the turns of their positions."""
+        stream = Stream(x.to(narrow(x.device) or x.dtype))
+        return stream, rotation(stream.x, self.size, start)
+
+    def step(self, block: nn.Module, stream: Stream, *more: Any) -> Stream:
+        """Through one block."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(block, stream, *more, use_reentrant=False)
+        out: Stream = block(stream, *more)
         return out
+
+    def leave(self, stream: Stream, clock: Float[Tensor, "B C"] | None) -> Float[Tensor, "B L D"]:
+        """The features of a stream."""
+        out: Tensor = self.norm(stream, clock, torch.float32 if narrow(stream.x.device) else stream.x.dtype)
+        return out
+
+
+def narrow(device: torch.device) -> torch.dtype | None:
+    """The type that autocast calculates in, if it is on."""
+    on = device.type in AUTOCAST and torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if on else None
 
 
 def check_tokens(x: Tensor) -> None:

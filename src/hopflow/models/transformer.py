@@ -1,11 +1,13 @@
 """The diffusion transformer for text. App. C [C]"""
 
+from typing import cast
+
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..vocab import Vocab
 from .attention import Attention
-from .blocks import Block, Branch, Clock, Norm, TimedBranch, TimedNorm
+from .blocks import Begun, Block, Clock, Norm, PlainBranch, TimedBranch, TimedNorm
 from .sizes import Size
 from .stack import Stack, check_dropout, check_tokens
 
@@ -29,7 +31,7 @@ class Transformer(Stack):
     ) -> None:
         size = Size.of(size)
         check_dropout(dropout)
-        branch = TimedBranch if time else Branch
+        branch = TimedBranch if time else PlainBranch
         blocks = [Block(branch, Attention(size), size, dropout) for _ in range(size.layers)]
         norm = TimedNorm(size.width) if time else Norm(size.width)
         super().__init__(vocab.size, vocab.data, size, blocks, norm, recompute)
@@ -42,5 +44,33 @@ class Transformer(Stack):
 
     def features(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L D"]:
         """What the head reads: `head(features(xt, t))` are the logits."""
+        return self.through(*self._start(xt, t))
+
+    features.in_two = True  # type: ignore[attr-defined]  # whoever overrides `features` has no such halves
+
+    def begin(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Begun:
+        """Features in two halves, for whoever wants them at a few positions: this one is for all of them.
+
+        It is all but most of the last block. Nothing is dropped in the other half: it is for a network at rest.
+        """
+        x, clock = self._start(xt, t)
+        stream, turn = self.enter(x)
+        for block in self.blocks[:-1]:
+            stream = self.step(block, stream, clock, turn)
+        return self._last.begin(stream, clock, turn)
+
+    def finish(self, begun: Begun, row: Int[Tensor, " m"], position: Int[Tensor, " m"]) -> Float[Tensor, "m D"]:
+        """`features(xt, t)[row, position]` of what was begun."""
+        return self.leave(self._last.finish(begun, row, position), begun.clock_of(row))[:, 0]
+
+    def finish_all(self, begun: Begun) -> Float[Tensor, "B L D"]:
+        """`features(xt, t)` of what was begun."""
+        return self.leave(self._last.finish_all(begun), begun.clock)
+
+    @property
+    def _last(self) -> Block:
+        return cast(Block, self.blocks[-1])
+
+    def _start(self, xt: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:
         check_tokens(xt)
-        return self.through(self.embedding(xt), self.clock(t) if self.clock is not None else None)
+        return self.embedding(xt), self.clock(t) if self.clock is not None else None

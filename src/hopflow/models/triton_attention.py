@@ -1,7 +1,7 @@
-"""Triton kernels of attention over short sequences, rotary positions included: one program per sequence and head.
+"""Triton kernels of attention over short sequences, rotary positions included: a program holds all of a head.
 
-All of a head fits into a multiprocessor, so that queries, keys and values are read once and what they give is written
-once, forward and back; nothing of size L × L, and no turned query or key, ever leaves the chip.
+Queries, keys and values are read once and what they give is written once, forward and back; nothing of size L × L, and
+no turned query or key, ever leaves the chip.
 """
 
 import torch
@@ -9,20 +9,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FORWARD, BACKWARD = (128, 8), (128, 8)
-"""Queries that are taken at once, and warps."""
+QUERIES, WARPS, REGISTERS = 64, 4, 128
+"""Forward: queries that are taken at once, warps, and registers of a thread, so that four programs share a
+multiprocessor and one works while another waits."""
+TOGETHER, WARPS_BACK = 6, 8
+"""Back: heads that a program takes one after another, the next being read meanwhile, and warps."""
+ROOM = 163 << 10
+"""Bytes of shared memory that this reading ahead needs."""
+LOG2E = 1.4426950408889634
 
 
 def forward(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """(B, L, 3, H, W) and the rotation (L, W/2) each -> (B, L, H·W)."""
     b, length, _, heads, width = qkv.shape
     out = torch.empty(b, length, heads * width, dtype=qkv.dtype, device=qkv.device)
-    size = _size(length)
-    queries, warps = min(size, FORWARD[0]), FORWARD[1]
-    grid = b * heads, triton.cdiv(length, queries)
-    arguments = (qkv, cos, sin, out, length, heads, width**-0.5)
+    arguments = (qkv, cos, sin, out, length, heads, LOG2E * width**-0.5)
+    shape = {**_shape(length, width), "Q": min(QUERIES, _size(length))}
     with torch.cuda.device_of(qkv):  # a kernel starts on the current device, wherever its tensors are
-        _forward[grid](*arguments, L=size, Q=queries, W=width, H=width // 2, num_warps=warps)
+        _forward[(b * heads,)](*arguments, **shape, num_warps=WARPS, maxnreg=REGISTERS)
     return out
 
 
@@ -30,12 +34,17 @@ def backward(grad: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The gradient of qkv, from that of what `forward` gave."""
     b, length, _, heads, width = qkv.shape
     out = torch.empty_like(qkv)
-    size = _size(length)
-    queries, warps = min(size, BACKWARD[0]), BACKWARD[1]
-    arguments = (grad, qkv, cos, sin, out, length, heads, width**-0.5)
+    together = max(n for n in range(1, TOGETHER + 1) if heads % n == 0)
+    room = getattr(torch.cuda.get_device_properties(qkv.device), "shared_memory_per_block_optin", 0)
+    arguments = (grad, qkv, cos, sin, out, length, heads, width**-0.5, LOG2E * width**-0.5)
+    shape = {**_shape(length, width), "N": together, "STAGES": 2 if room >= ROOM else 1}
     with torch.cuda.device_of(qkv):
-        _backward[(b * heads,)](*arguments, L=size, Q=queries, W=width, H=width // 2, num_warps=warps)
+        _backward[(b * heads // together,)](*arguments, **shape, num_warps=WARPS_BACK)
     return out
+
+
+def _shape(length: int, width: int) -> dict[str, int | bool]:
+    return {"L": _size(length), "W": width, "H": width // 2, "FULL": _size(length) == length}
 
 
 def _size(length: int) -> int:
@@ -43,84 +52,97 @@ def _size(length: int) -> int:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turned(x, cos, sin, rows, length, step, H: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Both halves of queries or keys, turned by their positions."""
-    half = tl.arange(0, H)
-    inside = (rows < length)[:, None] & (half >= 0)[None, :]
-    turn, at = rows[:, None] * H + half[None, :], rows[:, None] * 3 * step + half[None, :]
-    c, s = tl.load(cos + turn, mask=inside, other=0.0), tl.load(sin + turn, mask=inside, other=0.0)
-    a = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(x + at + H, mask=inside, other=0.0).to(tl.float32)
-    kind = x.dtype.element_ty
-    return (a * c - b * s).to(kind), (b * c + a * s).to(kind)
+def _read(at, inside, FULL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What is inside, and zeros; without a mask where all of it is."""
+    return tl.load(at) if FULL else tl.load(at, mask=inside, other=0.0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _put_back(to, a, b, cos, sin, rows, length, step, H: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The gradient of what was turned, turned back; by how much is read again, registers are scarcer than reads."""
-    half = tl.arange(0, H)
-    inside = (rows < length)[:, None] & (half >= 0)[None, :]
-    turn = rows[:, None] * H + half[None, :]
-    c, s = tl.load(cos + turn, mask=inside, other=0.0), tl.load(sin + turn, mask=inside, other=0.0)
-    at = rows[:, None] * 3 * step + half[None, :]
-    kind = to.dtype.element_ty
-    tl.store(to + at, (a * c + b * s).to(kind), mask=inside)
-    tl.store(to + at + H, (b * c - a * s).to(kind), mask=inside)
+def _write(at, x, inside, FULL: tl.constexpr):  # type: ignore[no-untyped-def]
+    if FULL:
+        tl.store(at, x.to(at.dtype.element_ty))
+    else:
+        tl.store(at, x.to(at.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _weights(qa, qb, ka, kb, keys, length, scale):  # type: ignore[no-untyped-def]
-    """softmax over the keys."""
-    s = (tl.dot(qa, tl.trans(ka)) + tl.dot(qb, tl.trans(kb))) * scale
-    s = tl.where((keys < length)[None, :], s, -float("inf"))
-    p = tl.exp(s - tl.max(s, 1)[:, None])
-    return p / tl.sum(p, 1)[:, None]
+def _turned(a, b, c, s):  # type: ignore[no-untyped-def]
+    """Halves (rows, W/2) of queries or keys, turned by their positions and put side by side: (rows, W)."""
+    kind = a.dtype
+    a, b = a.to(tl.float32), b.to(tl.float32)
+    # Sums of pairs and not a·c - b·s: past a sum the compiler does not move a change of layout, which would otherwise
+    # be one of each of a, b, c and s, through shared memory.
+    first, second = tl.sum(tl.join(a * c, -(b * s)), 2), tl.sum(tl.join(b * c, a * s), 2)
+    both = tl.join(first.to(kind), second.to(kind))
+    return tl.reshape(tl.permute(both, (0, 2, 1)), (a.shape[0], 2 * a.shape[1]))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _put_back(to, x, at, c, s, inside, H: tl.constexpr, FULL: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The gradient (rows, W) of what was turned, turned back."""
+    a, b = tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, H)), (0, 2, 1)))
+    a, b = a.to(tl.float32), b.to(tl.float32)
+    _write(to + at, a * c + b * s, inside, FULL)
+    _write(to + at + H, b * c - a * s, inside, FULL)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    qkv, cos, sin, out, length, heads, scale, L: tl.constexpr, Q: tl.constexpr, W: tl.constexpr, H: tl.constexpr
-):
+    qkv, cos, sin, out, length, heads, power,
+    L: tl.constexpr, Q: tl.constexpr, W: tl.constexpr, H: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
     b, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
-    keys, rows, whole = tl.arange(0, L), tl.program_id(1) * Q + tl.arange(0, Q), tl.arange(0, W)
+    keys, half, whole = tl.arange(0, L), tl.arange(0, H), tl.arange(0, W)
     step = heads * W  # from one of queries, keys and values to the next
     base = qkv + b * length * 3 * step + head * W
-    ka, kb = _turned(base + step, cos, sin, keys, length, step, H)
-    qa, qb = _turned(base, cos, sin, rows, length, step, H)
-    p = _weights(qa, qb, ka, kb, keys, length, scale)
-    there = (keys < length)[:, None] & (whole >= 0)[None, :]
-    v = tl.load(base + 2 * step + keys[:, None] * 3 * step + whole[None, :], mask=there, other=0.0)
-    o = tl.dot(p.to(v.dtype), v)
-    inside = (rows < length)[:, None] & (whole >= 0)[None, :]
-    tl.store(out + (b * length + rows[:, None]) * step + head * W + whole[None, :], o.to(v.dtype), mask=inside)
+    there = (keys < length)[:, None]
+    turn, at = keys[:, None] * H + half[None, :], keys[:, None] * 3 * step + half[None, :]
+    ka, kb = _read(base + step + at, there, FULL), _read(base + step + at + H, there, FULL)
+    c, s = _read(cos + turn, there, FULL), _read(sin + turn, there, FULL)
+    v = _read(base + 2 * step + keys[:, None] * 3 * step + whole[None, :], there, FULL)
+    k = _turned(ka, kb, c, s)
+    for start in tl.static_range(0, L, Q):
+        rows = start + tl.arange(0, Q)
+        inside = (rows < length)[:, None]
+        turn, at = rows[:, None] * H + half[None, :], rows[:, None] * 3 * step + half[None, :]
+        qa, qb = _read(base + at, inside, FULL), _read(base + at + H, inside, FULL)
+        q = _turned(qa, qb, _read(cos + turn, inside, FULL), _read(sin + turn, inside, FULL))
+        x = tl.dot(q, tl.trans(k))
+        if not FULL:
+            x = tl.where((keys < length)[None, :], x, -float("inf"))
+        p = tl.exp2(x * power - (tl.max(x, 1) * power)[:, None])
+        o = tl.dot(p.to(v.dtype), v) * (1 / tl.sum(p, 1))[:, None]
+        _write(out + (b * length + rows[:, None]) * step + head * W + whole[None, :], o, inside, FULL)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
-    grad, qkv, cos, sin, out, length, heads, scale, L: tl.constexpr, Q: tl.constexpr, W: tl.constexpr, H: tl.constexpr
-):
-    b, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
-    keys, whole = tl.arange(0, L), tl.arange(0, W)
+    grad, qkv, cos, sin, out, length, heads, scale, power,
+    L: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr, W: tl.constexpr, H: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    keys, half, whole = tl.arange(0, L), tl.arange(0, H), tl.arange(0, W)
     step = heads * W
-    base, to = qkv + b * length * 3 * step + head * W, out + b * length * 3 * step + head * W
-    ka, kb = _turned(base + step, cos, sin, keys, length, step, H)
-    there = (keys < length)[:, None] & (whole >= 0)[None, :]
-    across = keys[:, None] * 3 * step + whole[None, :]
-    v = tl.load(base + 2 * step + across, mask=there, other=0.0)
-    kind = v.dtype
-    dv = tl.zeros([L, W], tl.float32)
-    dka, dkb = tl.zeros([L, H], tl.float32), tl.zeros([L, H], tl.float32)
-    for start in range(0, L, Q):
-        rows = start + tl.arange(0, Q)
-        qa, qb = _turned(base, cos, sin, rows, length, step, H)
-        p = _weights(qa, qb, ka, kb, keys, length, scale)
-        inside = (rows < length)[:, None] & (whole >= 0)[None, :]
-        g = tl.load(grad + (b * length + rows[:, None]) * step + head * W + whole[None, :], mask=inside, other=0.0)
-        dv += tl.dot(tl.trans(p.to(kind)), g)
+    there = (keys < length)[:, None]
+    turn, at = keys[:, None] * H + half[None, :], keys[:, None] * 3 * step + half[None, :]
+    across = 2 * step + keys[:, None] * 3 * step + whole[None, :]
+    c, s = _read(cos + turn, there, FULL), _read(sin + turn, there, FULL)
+    for i in tl.range(0, N, num_stages=STAGES):
+        b, head = (tl.program_id(0) * N + i).to(tl.int64) // heads, (tl.program_id(0) * N + i) % heads
+        base, to = qkv + b * length * 3 * step + head * W, out + b * length * 3 * step + head * W
+        ka, kb = _read(base + step + at, there, FULL), _read(base + step + at + H, there, FULL)
+        qa, qb = _read(base + at, there, FULL), _read(base + at + H, there, FULL)
+        g = _read(grad + b * length * step + head * W + keys[:, None] * step + whole[None, :], there, FULL)
+        v = _read(base + across, there, FULL)
+        kind = v.dtype
+        k, q = _turned(ka, kb, c, s), _turned(qa, qb, c, s)
+        x = tl.dot(q, tl.trans(k))
+        if not FULL:
+            x = tl.where((keys < length)[None, :], x, -float("inf"))
+        p = tl.exp2(x * power - (tl.max(x, 1) * power)[:, None])
+        p *= (1 / tl.sum(p, 1))[:, None]
+        _write(to + across, tl.dot(tl.trans(p.to(kind)), g), there, FULL)
         dp = tl.dot(g, tl.trans(v))
-        ds = (p * (dp - tl.sum(p * dp, 1)[:, None]) * scale).to(kind)
-        _put_back(to, tl.dot(ds, ka), tl.dot(ds, kb), cos, sin, rows, length, step, H)
-        dka += tl.dot(tl.trans(ds), qa)
-        dkb += tl.dot(tl.trans(ds), qb)
-    _put_back(to + step, dka, dkb, cos, sin, keys, length, step, H)
-    tl.store(to + 2 * step + across, dv.to(kind), mask=there)
+        ds = (p * (dp - tl.sum(p * dp, 1)[:, None])).to(kind)
+        dq, dk = tl.dot(ds, k), tl.dot(tl.trans(ds), q)
+        _put_back(to, (dq * scale).to(kind), at, c, s, there, H, FULL)
+        _put_back(to + step, (dk * scale).to(kind), at, c, s, there, H, FULL)

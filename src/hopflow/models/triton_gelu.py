@@ -1,0 +1,67 @@
+"""Triton kernels of gelu with a bias, by tanh: a pass forward, and one back that sums the gradient of the bias."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK, WARPS = 1024, 4
+"""Numbers of a row that are read at once, eight by a thread."""
+ROWS = 32
+"""That a program passes over, and that share a sum of the bias's gradient."""
+
+
+def forward(x: Tensor, bias: Tensor) -> Tensor:
+    """gelu(x + bias) of (n, W) and (W,)."""
+    out = torch.empty_like(x)
+    with torch.cuda.device_of(x):  # a kernel starts on the current device, wherever its tensors are
+        _forward[_tiles(x)](x, bias, out, *x.shape, R=ROWS, BLOCK=BLOCK, num_warps=WARPS)
+    return out
+
+
+def backward(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of x, and of the bias in float32."""
+    out, tiles = torch.empty_like(x), _tiles(x)
+    sums = torch.empty(tiles[0], len(bias), dtype=torch.float32, device=x.device)
+    with torch.cuda.device_of(x):
+        _backward[tiles](grad, x, bias, out, sums, *x.shape, R=ROWS, BLOCK=BLOCK, num_warps=WARPS)
+    return out, sums.sum(0)
+
+
+def _tiles(x: Tensor) -> tuple[int, int]:
+    return triton.cdiv(len(x), ROWS), triton.cdiv(x.shape[1], BLOCK)
+
+
+@triton.jit
+def _bend(z):  # type: ignore[no-untyped-def]
+    """s with gelu(z) = z·s, and its derivative: (1 + tanh(u))/2 is the sigmoid of 2u."""
+    s = tl.sigmoid(1.5957691216057308 * z * (1 + 0.044715 * z * z))  # 2·√(2/π)
+    return s, s + z * s * (1 - s) * 1.5957691216057308 * (1 + 0.134145 * z * z)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _forward(x, bias, out, n, width, R: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < width
+    added = tl.load(bias + j, mask=inside, other=0.0).to(tl.float32)
+    first = tl.program_id(0).to(tl.int64) * R
+    for row in range(first, tl.minimum(first + R, n)):
+        z = tl.load(x + row * width + j, mask=inside, other=0.0).to(tl.float32) + added
+        s, _ = _bend(z)
+        tl.store(out + row * width + j, (z * s).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _backward(grad, x, bias, out, sums, n, width, R: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = j < width
+    added = tl.load(bias + j, mask=inside, other=0.0).to(tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    first = tl.program_id(0).to(tl.int64) * R
+    for row in range(first, tl.minimum(first + R, n)):
+        z = tl.load(x + row * width + j, mask=inside, other=0.0).to(tl.float32) + added
+        _, steep = _bend(z)
+        g = tl.load(grad + row * width + j, mask=inside, other=0.0).to(tl.float32) * steep
+        tl.store(out + row * width + j, g.to(out.dtype.element_ty), mask=inside)
+        total += g
+    tl.store(sums + tl.program_id(0).to(tl.int64) * width + j, total, mask=inside)
