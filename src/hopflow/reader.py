@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .linear_rows import WideHead
 from .network import Network
+from .replay import Replay
 from .vocab import Vocab
 
 TOKENS, GPU_TOKENS = 1 << 13, 1 << 16
@@ -58,6 +59,7 @@ class Reader:
             self._head = WideHead(head)
         self._compiled = compile
         self._most: dict[int, int] = {}
+        self._replay: tuple[torch.Size, Replay[Any]] | None = None
 
     def batch(self, length: int, device: torch.device) -> int:
         """Sequences to show it at once: many tokens, but where it gives full logits no more than memory holds."""
@@ -94,7 +96,7 @@ class Reader:
             logits = self._body(*inputs)
             self.vocab.check_logits(logits)
             return Reading(lambda row, position: logits[row, position])
-        read = self._body(*inputs)
+        read = self._read(*inputs)
         features = self._finished(read, len(inputs[0])) if self._halves else lambda row, position: read[row, position]
         weights = next(model.parameters(), inputs[1]).dtype
 
@@ -110,6 +112,16 @@ class Reader:
             return Reading(rows)
         head = self._head
         return Reading(rows, lambda row, position, *how: head.draw(features(row, position), *how))
+
+    def _read(self, *inputs: Tensor) -> Any:
+        """Run the network, or what comes before its head; what it gives is of use until the next call."""
+        if not (self._compiled and self._halves and inputs[0].device.type == "cuda"):
+            return self._body(*inputs)
+        shape = inputs[0].shape
+        if self._replay is None or self._replay[0] != shape:
+            self._replay = None  # its memory first
+            self._replay = shape, Replay(self._body, *inputs)
+        return self._replay[1](*inputs)
 
     def _finished(self, begun: Any, count: int) -> Callable[[Tensor, Tensor], Tensor]:
         """Features at the places that are asked for; at all of them, once there are many."""

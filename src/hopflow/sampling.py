@@ -21,6 +21,7 @@ from .filters import Filter
 from .flow import Flow
 from .generation import HOLE, Generation, Hops
 from .hints import did_you_mean
+from .later import Later
 from .network import Network, clock_dtype, home, resting
 from .noise import Noise
 from .reader import Reader, Reading
@@ -31,7 +32,7 @@ from .velocities import Eta, still_noise
 WAVE = 4
 """Batches of sequences whose events are drawn together; among these, most batches can be filled to the last place."""
 LOOK = 64
-"""Calls between two looks for NaN: to look makes a GPU wait."""
+"""Calls between two looks for NaN; what one sees is read at the next, and no GPU waits for it."""
 CHUNK, GPU_CHUNK = 1 << 22, 1 << 27
 """Numbers of (rows × V) that are held at once; a GPU is idle between small pieces."""
 
@@ -199,6 +200,7 @@ class _Wave:
         self.labels = None if run.labels is None else run.labels.to(run.device)[self.rows]
         self.hops: list[tuple[Tensor, ...]] = []
         self.sound = torch.ones((), dtype=torch.bool, device=run.device)
+        self.looked = Later(self.sound)
 
     def go(self, batch: int) -> None:
         """Turn by turn, until nothing is left to move."""
@@ -212,8 +214,9 @@ class _Wave:
             asked += len(rows)
             self.run.progress(self.run.done + len(self.rows) * asked // total, len(self.run.lengths))
             if call % LOOK == 0:
-                self._check()
-        self._check()
+                before, self.looked = self.looked, Later(self.sound)
+                self._check(before)
+        self._check(Later(self.sound))
 
     def _turn(self, rows: Indices, asks: bool) -> None:
         """The next turn of these sequences."""
@@ -296,6 +299,6 @@ class _Wave:
         """On the device; from page-locked memory a host need not wait for a GPU to copy."""
         return (x.pin_memory() if self.run.device.type == "cuda" else x).to(self.run.device, non_blocking=True)
 
-    def _check(self) -> None:
-        if not bool(self.sound):
+    def _check(self, sound: Later) -> None:
+        if not bool(sound.read()):
             raise ValueError("the network gave NaN: look at its weights and its inputs")

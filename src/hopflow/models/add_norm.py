@@ -19,15 +19,19 @@ def add_norm(
     x: Tensor,
     given: Tensor,
     gate: Tensor,
-    factor: Tensor,
+    scale: Tensor,
     shift: Tensor,
+    lift: float,
     dropout: float,
     eps: float,
     kind: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """x + gate·dropout(given), and its norm·factor + shift as `kind`; gate, factor and shift are (B or 1, 1, D)."""
+    """x + gate·dropout(given), and its norm·(lift + scale) + shift as `kind`.
+
+    gate, scale and shift are (B or 1, 1, D), of any float type.
+    """
     seed = torch.randint(1 << 62, (), device=x.device) if dropout else None
-    out, seen, _ = _add_norm(x, given, gate, factor, shift, seed, dropout, eps, kind)
+    out, seen, _ = _add_norm(x, given, gate, scale, shift, lift, seed, dropout, eps, kind)
     return out, seen
 
 
@@ -36,8 +40,9 @@ def _add_norm(
     x: Tensor,
     given: Tensor,
     gate: Tensor,
-    factor: Tensor,
+    scale: Tensor,
     shift: Tensor,
+    lift: float,
     seed: Tensor | None,
     dropout: float,
     eps: float,
@@ -45,8 +50,8 @@ def _add_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from . import triton_add_norm
 
-    per_sequence = _rows(gate), _rows(factor), _rows(shift)
-    return triton_add_norm.forward(x.contiguous(), given.contiguous(), *per_sequence, seed, dropout, eps, kind)
+    shared = _dense(gate), _dense(scale), _dense(shift)
+    return triton_add_norm.forward(x.contiguous(), given.contiguous(), *shared, lift, seed, dropout, eps, kind)
 
 
 @_add_norm.register_fake
@@ -54,8 +59,9 @@ def _(
     x: Tensor,
     given: Tensor,
     gate: Tensor,
-    factor: Tensor,
+    scale: Tensor,
     shift: Tensor,
+    lift: float,
     seed: Tensor | None,
     dropout: float,
     eps: float,
@@ -71,15 +77,16 @@ def _add_norm_backward(
     out: Tensor,
     given: Tensor,
     gate: Tensor,
-    factor: Tensor,
+    scale: Tensor,
     stats: Tensor,
+    lift: float,
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     from . import triton_add_norm
 
-    grads = grad.contiguous(), grad_seen.contiguous()
-    return triton_add_norm.backward(*grads, out, given.contiguous(), _rows(gate), _rows(factor), stats, seed, dropout)
+    rows = grad.contiguous(), grad_seen.contiguous(), out, given.contiguous()
+    return triton_add_norm.backward(*rows, _dense(gate), _dense(scale), stats, lift, seed, dropout)
 
 
 @_add_norm_backward.register_fake
@@ -89,8 +96,9 @@ def _(
     out: Tensor,
     given: Tensor,
     gate: Tensor,
-    factor: Tensor,
+    scale: Tensor,
     stats: Tensor,
+    lift: float,
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,29 +106,28 @@ def _(
     return out.new_empty(out.shape), given.new_empty(given.shape), sums
 
 
-def _rows(part: Tensor) -> Tensor:
-    """(B or 1, 1, D) as float32 with its numbers side by side."""
-    part = part.float()
-    return part if part.stride(-1) == 1 else part.contiguous()
+def _dense(shared: Tensor) -> Tensor:
+    """(B or 1, 1, D) with its numbers side by side; sequences may be apart, as parts of a layer's output are."""
+    return shared if shared.stride(-1) == 1 else shared.contiguous()
 
 
 def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple, output: tuple[Tensor, ...]) -> None:  # type: ignore[type-arg]
-    _, given, gate, factor, shift, seed, dropout, _, _ = inputs
+    _, given, gate, scale, shift, lift, seed, dropout, _, _ = inputs
     out, _, stats = output
-    ctx.save_for_backward(out, given, gate, factor, shift, stats, seed)
-    ctx.dropout = dropout  # type: ignore[attr-defined]
+    ctx.save_for_backward(out, given, gate, scale, shift, stats, seed)
+    ctx.lift, ctx.dropout = lift, dropout  # type: ignore[attr-defined]
 
 
 def _back(
     ctx: torch.autograd.function.FunctionCtx, grad: Tensor | None, grad_seen: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    out, given, gate, factor, shift, stats, seed = ctx.saved_tensors  # type: ignore[attr-defined]
+    out, given, gate, scale, shift, stats, seed = ctx.saved_tensors  # type: ignore[attr-defined]
     grad = torch.zeros_like(out) if grad is None else grad
     grad_seen = torch.zeros_like(out) if grad_seen is None else grad_seen
-    dropout: float = ctx.dropout  # type: ignore[attr-defined]
-    to_x, to_given, sums = _add_norm_backward(grad, grad_seen, out, given, gate, factor, stats, seed, dropout)
-    each = zip(sums.unsqueeze(2), (gate, factor, shift), strict=True)  # (B, 1, D) each
-    return to_x, to_given, *(total.sum_to_size(part.shape).to(part.dtype) for total, part in each), *[None] * 4
+    chances = ctx.lift, seed, ctx.dropout  # type: ignore[attr-defined]
+    to_x, to_given, sums = _add_norm_backward(grad, grad_seen, out, given, gate, scale, stats, *chances)
+    each = zip(sums.unsqueeze(2), (gate, scale, shift), strict=True)  # (B, 1, D) each
+    return to_x, to_given, *(total.sum_to_size(part.shape).to(part.dtype) for total, part in each), *[None] * 5
 
 
 _add_norm.register_autograd(_back, setup_context=_keep)

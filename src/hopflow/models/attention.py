@@ -74,19 +74,21 @@ class Attention(nn.Module):
         out: Tensor = self.out(self.mix(qkv, turn, past))
         return out
 
-    def keys_values(self, x: Float[Tensor, "B L D"], turn: Rotation) -> Float[Tensor, "B L 2 H W"]:
-        """What the positions offer to be seen, keys turned."""
+    def offered(self, x: Float[Tensor, "B L D"], turn: Rotation) -> tuple[Tensor, Tensor]:
+        """What the positions offer to be seen: keys, turned, and values, (B, L, H, W) each."""
         both = linear(x, self.qkv.weight[x.shape[-1] :]).unflatten(-1, (2, self.heads, -1))
         keys, values = both.unbind(2)
-        return torch.stack([rotated(keys, turn).to(values.dtype), values], 2)
+        return rotated(keys, turn).to(values.dtype), values
 
-    def glance(self, x: Float[Tensor, "m D"], turn: Rotation, seen: Float[Tensor, "m L 2 H W"]) -> Float[Tensor, "m D"]:
-        """As `forward` of single positions, of which each sees `keys_values` of its own sequence; `turn` is theirs."""
+    def glance(
+        self, x: Float[Tensor, "m D"], turn: Rotation, keys: Float[Tensor, "m L H W"], values: Float[Tensor, "m L H W"]
+    ) -> Float[Tensor, "m D"]:
+        """As `forward` of single positions, of which each sees what its own sequence offers; `turn` is theirs."""
         asked = linear(x, self.qkv.weight[: x.shape[-1]]).unflatten(-1, (self.heads, -1))
-        q = rotated(asked[None], turn)[0].to(seen.dtype)
-        k, v = seen.transpose(1, 3).unbind(2)  # (m, H, L, W) each
+        q = rotated(asked[None], turn)[0].to(keys.dtype)
         with sdpa_kernel(PLANLESS):
-            out: Tensor = self.out(scaled_dot_product_attention(q[:, :, None], k, v).flatten(1))
+            seen = scaled_dot_product_attention(q[:, :, None], keys.transpose(1, 2), values.transpose(1, 2))
+        out: Tensor = self.out(seen.flatten(1))
         return out
 
     def mix(self, qkv: Float[Tensor, "B L 3 H W"], turn: Rotation, past: Past | None) -> Float[Tensor, "B L D"]:

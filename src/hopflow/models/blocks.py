@@ -72,8 +72,8 @@ class TimedBranch(Branch):
         self.modulation = zero(nn.Linear(CLOCK, 3 * width))
 
     def enter(self, stream: Stream, clock: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        shift, scale, gate = modulations(self.modulation, clock, stream.x, 3)
-        return *stream.seen(self.norm, stream.x.dtype, shift, scale), gate
+        shift, scale, gate = modulations(self.modulation, clock, 3)
+        return *stream.seen(self.norm, stream.x.dtype, (shift, scale)), gate
 
 
 class Norm(nn.LayerNorm):
@@ -92,8 +92,8 @@ class TimedNorm(nn.Module):
         self.modulation = zero(nn.Linear(CLOCK, 2 * width))
 
     def forward(self, stream: Stream, clock: Tensor | None, kind: torch.dtype) -> Tensor:
-        shift, scale = modulations(self.modulation, clock, stream.x, 2)
-        return stream.seen(self.norm, kind, shift, scale)[1]
+        shift, scale = modulations(self.modulation, clock, 2)
+        return stream.seen(self.norm, kind, (shift, scale))[1]
 
 
 class Clock(nn.Module):
@@ -117,8 +117,9 @@ class Begun(NamedTuple):
     x: Tensor
     seen: Tensor
     gate: Tensor | None
-    offered: Tensor
-    """Keys and values, (B, L, 2, H, W)."""
+    keys: Tensor
+    values: Tensor
+    """(B, L, H, W) each."""
     clock: Tensor | None
     turn: Rotation
 
@@ -140,12 +141,12 @@ class Block(nn.Module):
     def begin(self, stream: Stream, clock: Tensor | None, turn: Rotation) -> Begun:
         """What every position must do, wherever it is finished."""
         x, seen, gate = self.attention.enter(stream, clock)
-        return Begun(x, seen, gate, self._looking.keys_values(seen, turn), clock, turn)
+        return Begun(x, seen, gate, *self._looking.offered(seen, turn), clock, turn)
 
     def finish(self, begun: Begun, row: Int[Tensor, " m"], position: Int[Tensor, " m"]) -> Stream:
         """The stream at these positions, as sequences (m, 1, D) of their own."""
         turn = begun.turn[0][position], begun.turn[1][position]
-        given = self._looking.glance(begun.seen[row, position], turn, begun.offered[row])
+        given = self._looking.glance(begun.seen[row, position], turn, begun.keys[row], begun.values[row])
         gate = None if begun.gate is None else begun.gate[row]
         return self._think(Stream(begun.x[row, position][:, None], given[:, None], gate), begun.clock_of(row))
 
@@ -162,9 +163,9 @@ class Block(nn.Module):
         return out
 
 
-def modulations(layer: nn.Linear, clock: Tensor | None, x: Tensor, count: int) -> tuple[Tensor, ...]:
-    """(B, 1, D) each, float32 at least: 1 + scale would lose its digits in bf16."""
-    return layer(clock).to(torch.promote_types(x.dtype, torch.float32))[:, None].chunk(count, -1)
+def modulations(layer: nn.Linear, clock: Tensor | None, count: int) -> tuple[Tensor, ...]:
+    """(B, 1, D) each."""
+    return layer(clock)[:, None].chunk(count, -1)
 
 
 def zero(layer: nn.Linear) -> nn.Linear:

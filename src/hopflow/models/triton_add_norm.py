@@ -11,7 +11,7 @@ from torch import Tensor
 
 FORWARD, BACKWARD = (32, 2, 4), (64, 1, 4)
 """Rows of a sequence that a program passes over, of which so many at once, and warps. What the gradients of gate,
-factor and shift sum over these rows is written once."""
+scale and shift sum over these rows is written once."""
 STAGES = 4
 """Of a pass over rows: later ones are on their way while one is being worked on."""
 
@@ -20,20 +20,21 @@ def forward(
     x: Tensor,
     given: Tensor,
     gate: Tensor,
-    factor: Tensor,
+    scale: Tensor,
     shift: Tensor,
+    lift: float,
     seed: Tensor | None,
     dropout: float,
     eps: float,
     kind: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum (B, L, D), its norm·factor + shift, and each row's mean and reciprocal deviation (B, L, 2)."""
+    """The sum (B, L, D), its norm·(lift + scale) + shift, and each row's mean and reciprocal deviation (B, L, 2)."""
     b, length, width = x.shape
     out, seen = torch.empty_like(x), torch.empty_like(x, dtype=kind)
     stats = torch.empty(b, length, 2, dtype=torch.float32, device=x.device)
     passed, rows, warps = FORWARD
-    arguments = (x, given, gate, factor, shift, seed, out, seen, stats, length, width)
-    numbers = _step(gate), _step(factor), _step(shift), *_chances(dropout), eps
+    arguments = (x, given, gate, scale, shift, seed, out, seen, stats, length, width)
+    numbers = _step(gate), _step(scale), _step(shift), lift, *_chances(dropout), eps
     shape = {"DROP": seed is not None, "N": passed, "R": rows, "D": _size(width), "S": STAGES}
     with torch.cuda.device_of(x):  # a kernel starts on the current device, wherever its tensors are
         _forward[(b * triton.cdiv(length, passed),)](*arguments, *numbers, **shape, num_warps=warps)
@@ -46,19 +47,20 @@ def backward(
     out: Tensor,
     given: Tensor,
     gate: Tensor,
-    factor: Tensor,
+    scale: Tensor,
     stats: Tensor,
+    lift: float,
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x and given, and those of gate, factor and shift (3, B, D)."""
+    """The gradients of x and given, and those of gate, scale and shift (3, B, D)."""
     b, length, width = out.shape
     to_x, to_given = torch.empty_like(out), torch.empty_like(given)
     passed, rows, warps = BACKWARD
     parts = triton.cdiv(length, passed)
     sums = torch.empty(3, b, parts, width, dtype=torch.float32, device=out.device)
-    arguments = (grad, grad_seen, out, given, gate, factor, stats, seed, to_x, to_given, sums, length, width, parts)
-    numbers = sums.stride(0), _step(gate), _step(factor), *_chances(dropout)
+    arguments = (grad, grad_seen, out, given, gate, scale, stats, seed, to_x, to_given, sums, length, width, parts)
+    numbers = sums.stride(0), _step(gate), _step(scale), lift, *_chances(dropout)
     shape = {"DROP": seed is not None, "N": passed, "R": rows, "D": _size(width), "S": STAGES}
     with torch.cuda.device_of(out):
         _backward[(b * parts,)](*arguments, *numbers, **shape, num_warps=warps)
@@ -77,6 +79,12 @@ def _size(width: int) -> int:
 def _chances(dropout: float) -> tuple[int, float]:
     """Below which of 2^24 a number is dropped, and by what the others grow."""
     return round(dropout * 2**24), 1 / (1 - dropout)
+
+
+@triton.jit
+def _of(sequence, column, there):  # type: ignore[no-untyped-def]
+    """Numbers that all rows of a sequence share."""
+    return tl.load(sequence + column, mask=there, other=0.0).to(tl.float32)[None, :]
 
 
 @triton.jit
@@ -99,17 +107,17 @@ def _mixed(x, key):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
-    x, given, gate, factor, shift, seed, out, seen, stats, length, width,
-    gate_step, factor_step, shift_step, least, grown, eps,
+    x, given, gate, scale, shift, seed, out, seen, stats, length, width,
+    gate_step, scale_step, shift_step, lift, least, grown, eps,
     DROP: tl.constexpr, N: tl.constexpr, R: tl.constexpr, D: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     parts = tl.cdiv(length, N)
     b, part = tl.program_id(0).to(tl.int64) // parts, tl.program_id(0) % parts
     column = tl.arange(0, D)
     there = column < width
-    opened = tl.load(gate + b * gate_step + column, mask=there, other=0.0)[None, :]
-    f = tl.load(factor + b * factor_step + column, mask=there, other=0.0)[None, :]
-    s = tl.load(shift + b * shift_step + column, mask=there, other=0.0)[None, :]
+    opened = _of(gate + b * gate_step, column, there)
+    factor = lift + _of(scale + b * scale_step, column, there)
+    added = _of(shift + b * shift_step, column, there)
     first = b * length * width
     for start in tl.range(part * N, tl.minimum(part * N + N, length), R, num_stages=S):
         position = start + tl.arange(0, R)
@@ -125,7 +133,7 @@ def _forward(  # type: ignore[no-untyped-def]
         mean = tl.sum(total, 1) / width
         centred = tl.where(inside, total - mean[:, None], 0.0)
         per_deviation = tl.rsqrt(tl.sum(centred * centred, 1) / width + eps)
-        normed = centred * per_deviation[:, None] * f + s
+        normed = centred * per_deviation[:, None] * factor + added
         tl.store(seen + first + at, normed.to(seen.dtype.element_ty), mask=inside)
         row = stats + 2 * (b * length + position)
         tl.store(row, mean, mask=position < length)
@@ -134,16 +142,16 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # type: ignore[no-untyped-def]
-    grad, grad_seen, out, given, gate, factor, stats, seed, to_x, to_given, sums, length, width, parts, apart,
-    gate_step, factor_step, least, grown,
+    grad, grad_seen, out, given, gate, scale, stats, seed, to_x, to_given, sums, length, width, parts, apart,
+    gate_step, scale_step, lift, least, grown,
     DROP: tl.constexpr, N: tl.constexpr, R: tl.constexpr, D: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     b, part = tl.program_id(0).to(tl.int64) // parts, tl.program_id(0) % parts
     column = tl.arange(0, D)
     there = column < width
-    opened = tl.load(gate + b * gate_step + column, mask=there, other=0.0)[None, :]
-    f = tl.load(factor + b * factor_step + column, mask=there, other=0.0)[None, :]
-    for_gate, for_factor, for_shift = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
+    opened = _of(gate + b * gate_step, column, there)
+    factor = lift + _of(scale + b * scale_step, column, there)
+    for_gate, for_scale, for_shift = tl.zeros([D], tl.float32), tl.zeros([D], tl.float32), tl.zeros([D], tl.float32)
     first = b * length * width
     for start in tl.range(part * N, tl.minimum(part * N + N, length), R, num_stages=S):
         position = start + tl.arange(0, R)
@@ -158,8 +166,8 @@ def _backward(  # type: ignore[no-untyped-def]
         per_deviation = tl.load(row + 1, mask=position < length, other=0.0)[:, None]
         normed = tl.where(inside, (total - mean) * per_deviation, 0.0)
         for_shift += tl.sum(g, 0)
-        for_factor += tl.sum(g * normed, 0)
-        g *= f
+        for_scale += tl.sum(g * normed, 0)
+        g *= factor
         about = (tl.sum(g, 1) / width)[:, None] + normed * (tl.sum(g * normed, 1) / width)[:, None]
         whole = straight + (g - about) * per_deviation
         tl.store(to_x + first + at, whole.to(to_x.dtype.element_ty), mask=inside)
@@ -170,5 +178,5 @@ def _backward(  # type: ignore[no-untyped-def]
         tl.store(to_given + first + at, (back * opened).to(to_given.dtype.element_ty), mask=inside)
     to = sums + tl.program_id(0).to(tl.int64) * width + column
     tl.store(to, for_gate, mask=there)
-    tl.store(to + apart, for_factor, mask=there)
+    tl.store(to + apart, for_scale, mask=there)
     tl.store(to + 2 * apart, for_shift, mask=there)

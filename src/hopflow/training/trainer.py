@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import atomic
+from ..later import Later
 from .checkpoint import Checkpoint, restore
 from .devices import autocast, choose_precision
 from .ema import Ema, WeightEma
@@ -25,12 +26,9 @@ class Outcome:
     """What a step came to, on its way from the device: nats, the gradient's norm, and whether to stop."""
 
     def __init__(self, step: int, tokens: int, numbers: Tensor, sound: Tensor | None) -> None:
-        self.step, self._tokens, self._numbers, self._arrived = step, tokens, numbers, None
+        self.step, self._tokens, self._numbers = step, tokens, Later(numbers)
         if sound is not None:
             sound *= torch.isfinite(numbers).all()
-            self._numbers = torch.empty(3, pin_memory=True).copy_(numbers, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record(torch.cuda.current_stream(numbers.device))
 
     @property
     def loss(self) -> float:
@@ -46,9 +44,7 @@ class Outcome:
         return self._read()[2] > 0
 
     def _read(self) -> list[float]:
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._numbers.tolist()
+        return self._numbers.read().tolist()
 
 
 class NotFinite(ValueError):
