@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
-WARM = 2
+WARM = 1
 """Calls before the recording: whatever is made once is made then."""
 
 

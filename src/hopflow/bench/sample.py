@@ -45,7 +45,7 @@ class Case:
     @classmethod
     def on(cls, device: torch.device, **keys: Any) -> "Case":
         """What suits a device: a laptop's size on a CPU, the paper's on a GPU."""
-        usual = {} if device.type == "cpu" else {"n": 512, "tokens": 50_257, "size": "small"}
+        usual = {} if device.type == "cpu" else {"n": 2048, "tokens": 50_257, "size": "small"}
         return cls(**{**usual, **keys}, device=device)
 
     def as_json(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """How long a training step takes: as it is, with each optimisation left out, and as plain code; in one run."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -52,7 +53,7 @@ class Case:
     @classmethod
     def on(cls, device: torch.device, **keys: Any) -> "Case":
         """What suits a device: a laptop's size on a CPU, the paper's on a GPU."""
-        usual = {"batch": 512, "length": 128, "tokens": 50_257, "size": "small", "steps": 20}
+        usual = {"batch": 512, "length": 128, "tokens": 50_257, "size": "small", "steps": 40}
         return cls(**{**({} if device.type == "cpu" else usual), **keys}, device=device)
 
     def as_json(self) -> dict[str, Any]:
@@ -213,33 +214,48 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
         task.wait_until_ready()
         for step in range(first):
             trainer.update(step)
-        trainer.settle()
-        seconds, each = _steps(trainer, range(first, first + case.steps), wait=not variant.ahead)
+        each = _steps(trainer, range(first, first + case.steps), wait=not variant.ahead)
         loss = trainer.loss
-    tflop, tokens = work(case, name), case.batch * case.length
+    tflop, tokens, seconds = work(case, name), case.batch * case.length, statistics.fmean(each)
     speed = tflop / seconds
     share = None if peak is None else speed / peak
-    spread = (each[2] - each[0]) / 2
+    low, _, high = statistics.quantiles(each, n=4) if len(each) > 1 else each * 3
+    spread = (high - low) / 2
     return Row(
         name, variant.name, 1e3 * seconds, 1e3 * spread, tokens / seconds, tflop, speed, share, memory.bytes, loss
     )
 
 
-def _steps(trainer: Trainer, steps: range, wait: bool) -> tuple[float, list[float]]:
-    """Seconds of a step on average, and the quartiles. The end is waited for, so that running ahead gains no time."""
-    times, started = [], time.perf_counter()
-    begun = started
+def _steps(trainer: Trainer, steps: range, wait: bool) -> list[float]:
+    """Seconds of each step, from the end of the one before it to its own, where it is calculated.
+
+    A host that runs ahead does so before the first of them, too: what is measured is a run under way.
+    """
+    ends = [_Mark(trainer.device)]
     for step in steps:
         trainer.update(step)
         if wait:
             trainer.settle()
-        now = time.perf_counter()
-        times.append(now - started)
-        started = now
+        ends.append(_Mark(trainer.device))
     trainer.settle()
-    _finish(trainer.device)
-    mean = (time.perf_counter() - begun) / len(steps)
-    return mean, statistics.quantiles(times, n=4) if len(times) > 1 else [mean] * 3
+    return [before.until(after) for before, after in itertools.pairwise(ends)]
+
+
+class _Mark:
+    """The moment at which a device has done what it was given by now."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        if self._event is not None:
+            self._event.record(torch.cuda.current_stream(device))
+        self._time = time.perf_counter()
+
+    def until(self, later: "_Mark") -> float:
+        """Seconds."""
+        if self._event is None or later._event is None:
+            return later._time - self._time
+        later._event.synchronize()
+        return float(self._event.elapsed_time(later._event)) / 1e3
 
 
 def without(variant: Variant) -> ExitStack:

@@ -78,7 +78,7 @@ class Attention(nn.Module):
         """What the positions offer to be seen: keys, turned, and values, (B, L, H, W) each."""
         both = linear(x, self.qkv.weight[x.shape[-1] :]).unflatten(-1, (2, self.heads, -1))
         keys, values = both.unbind(2)
-        return rotated(keys, turn).to(values.dtype), values
+        return rotated(keys, turn).to(values.dtype), values.contiguous()  # rows of them are gathered
 
     def glance(
         self, x: Float[Tensor, "m D"], turn: Rotation, keys: Float[Tensor, "m L H W"], values: Float[Tensor, "m L H W"]

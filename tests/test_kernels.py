@@ -1,0 +1,149 @@
+"""Triton kernels are what torch's operations give, in float64: here by Triton's interpreter, which needs no GPU.
+
+What a compiler makes of them, in bf16 and with gradients through whole networks, is for test_fast_paths.py and a GPU.
+"""
+
+import os
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
+
+if torch.cuda.is_available():
+    pytest.skip("kernels are tested on the GPU that is here, in test_fast_paths.py", allow_module_level=True)
+os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, and nobody here has done so yet
+pytest.importorskip("triton", reason="there is no triton to interpret kernels")
+
+import hopflow
+from hopflow import models
+from hopflow.models.attention import rotated
+from hopflow.scores import _three
+
+
+def plainly(package: ModuleType, name: str) -> ModuleType:
+    """A module without the checks of shapes that the tests put around functions: Triton reads the source of kernels."""
+    spec = PathFinder.find_spec(name, package.__path__)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+triton_rows = plainly(hopflow, "triton_rows")
+triton_add_norm, triton_attention, triton_gelu = (
+    plainly(models, name) for name in ("triton_add_norm", "triton_attention", "triton_gelu")
+)
+
+
+def close(found: torch.Tensor, exact: torch.Tensor) -> None:
+    torch.testing.assert_close(found.double(), exact.detach(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("n", "v"), [(5, 17), (3, 2_100), (70, 40)])
+def test_three_numbers_of_rows_of_logits_and_the_gradient_in_their_place(n, v):
+    torch.manual_seed(0)
+    width = -(-v // 64) * 64
+    logits, bias = 3 * torch.randn(n, width), torch.full((width,), -torch.inf)
+    bias[:v] = torch.randn(v)
+    xt, x1 = torch.randint(0, v, (n,)), torch.randint(0, v, (n,))
+    xt[0], x1[1] = 1 << 30, xt[1]  # a mask, and a token that stays
+    wide, wide_bias = (x.double().requires_grad_() for x in (logits, bias[:v]))
+    exact = _three(wide[:, :v] + wide_bias, xt, x1)
+    found = triton_rows.forward(logits, bias, xt.int(), x1.int())
+    there = torch.isfinite(exact)
+    assert torch.equal(torch.isfinite(found), there)
+    close(found[there], exact[there])
+    grad = torch.randn(n, 3) * there
+    (torch.where(there, exact, 0.0) * grad).sum().backward()
+    grad_bias = triton_rows.backward_(logits, bias, xt.int(), x1.int(), found, grad)
+    close(logits, wide.grad)
+    close(grad_bias[:v], wide_bias.grad)
+
+
+@pytest.mark.parametrize(("n", "v"), [(4, 300), (3, 1_500)])
+def test_sums_of_chances_over_blocks(n, v):
+    torch.manual_seed(0)
+    width = -(-v // 64) * 64
+    logits, bias = 3 * torch.randn(n, width), torch.full((width,), -torch.inf)
+    bias[:v] = torch.randn(v)
+    xt, shift = torch.randint(0, v, (n,)), torch.rand(n)
+    top, sums = triton_rows.block_sums(logits, bias, xt.int(), shift)
+    exact = logits.double() + bias
+    exact[torch.arange(n), xt] += shift
+    close(top, exact.amax(1))
+    chances = torch.nn.functional.pad((exact - exact.amax(1, keepdim=True)).exp(), (0, -width % triton_rows.SUMMED))
+    close(sums, chances.unflatten(1, (-1, triton_rows.SUMMED)).sum(2))
+
+
+@pytest.mark.parametrize("shape", [(2, 13, 3, 32), (1, 20, 1, 64), (1, 128, 2, 64), (1, 70, 7, 32)], ids=str)
+def test_attention_with_turned_queries_and_keys(shape, monkeypatch):
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(shared_memory_per_block_optin=1 << 20)
+    )
+    b, length, heads, width = shape
+    torch.manual_seed(0)
+    qkv, grad = torch.randn(b, length, 3, heads, width), torch.randn(b, length, heads * width)
+    angle = torch.randn(length, width // 2)
+    turn = angle.cos(), angle.sin()
+    wide = qkv.double().requires_grad_()
+    both, values = wide.split([2, 1], 2)
+    q, k = rotated(both, tuple(x.double() for x in turn)).permute(2, 0, 3, 1, 4)
+    exact = scaled_dot_product_attention(q, k, values[:, :, 0].transpose(1, 2)).transpose(1, 2).flatten(2)
+    exact.backward(grad.double())
+    close(triton_attention.forward(qkv, *turn), exact)
+    close(triton_attention.backward(grad, qkv, *turn), wide.grad)
+
+
+@pytest.mark.parametrize("shape", [(2, 33, 20), (3, 70, 16), (1, 1, 48)], ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("dropped", [0.0, 0.3])
+def test_what_is_added_and_normed_between_branches(shape, shared, dropped):
+    torch.manual_seed(0)
+    x, given, grad, grad_seen = torch.randn(4, *shape)
+    parts = torch.randn(1 if shared else shape[0], 1, 3 * shape[2]).chunk(3, -1)
+    lift, seed, rest = 0.5, torch.tensor(1 << 61 | 12345) if dropped else None, (dropped, 1e-5, torch.float32)
+    one = torch.ones(1, 1, shape[2])
+    kept, _, _ = triton_add_norm.forward(torch.zeros(shape), torch.ones(shape), one, one, one, lift, seed, *rest)
+    assert set(kept.unique().tolist()) <= {0.0, torch.tensor(1 / (1 - dropped)).item()}
+    wide = [part.double().requires_grad_() for part in (x, given, *parts)]
+    exact = wide[0] + wide[2] * wide[1] * kept
+    exact_seen = layer_norm(exact, shape[-1:]) * (lift + wide[3]) + wide[4]
+    torch.autograd.backward([exact, exact_seen], [grad.double(), grad_seen.double()])
+    out, seen, stats = triton_add_norm.forward(x, given, *parts, lift, seed, *rest)
+    close(out, exact)
+    close(seen, exact_seen)
+    back = triton_add_norm.backward(grad, grad_seen, out, given, *parts[:2], stats, lift, seed, dropped)
+    for found, exactly in zip(back[:2], wide[:2], strict=True):
+        close(found, exactly.grad)
+    for found, exactly in zip(back[2].unsqueeze(2), wide[2:], strict=True):
+        close(found.sum_to_size(exactly.shape), exactly.grad)
+
+
+def test_a_number_is_dropped_by_chance_wherever_it_is():
+    shape, one = (2, 256, 128), torch.ones(1, 1, 128)
+
+    def kept(seed: int) -> torch.Tensor:
+        rest = (1.0, torch.tensor(seed), 0.25, 1e-5, torch.float32)
+        return (triton_add_norm.forward(torch.zeros(shape), torch.ones(shape), one, one, one, *rest)[0] > 0).double()
+
+    first, again, other = (kept(seed) - 0.75 for seed in (5, 5, 6))
+    assert torch.equal(first, again)
+    variance, n = 0.25 * 0.75, first.numel()
+    assert abs(float(first.mean())) < 4 * (variance / n) ** 0.5
+    for lagged in (other, *(first.roll(1, dim) for dim in range(3)), first.roll(64, 2)):
+        assert abs(float((first * lagged).mean())) < 4 * variance / n**0.5
+
+
+@pytest.mark.parametrize(("n", "width"), [(5, 16), (40, 70), (33, 1_030)])
+def test_gelu_with_a_bias(n, width):
+    torch.manual_seed(0)
+    x, bias, grad = 3 * torch.randn(n, width), torch.randn(width), torch.randn(n, width)
+    wide, wide_bias = x.double().requires_grad_(), bias.double().requires_grad_()
+    exact = gelu(wide + wide_bias, approximate="tanh")
+    exact.backward(grad.double())
+    close(triton_gelu.forward(x, bias), exact)
+    to_x, to_bias = triton_gelu.backward(grad, x, bias)
+    close(to_x, wide.grad)
+    close(to_bias, wide_bias.grad)
