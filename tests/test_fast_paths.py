@@ -338,7 +338,7 @@ def _last_losses(source: str, seed: int, precision: str, steps: int = 2000, last
     flow = hf.Flow((hf.BagOfWords if source == "bag_of_words" else hf.MultiMask).fit(corpus.counts))
     settings = Settings(batch=32, warmup=100, lr=1e-3, device="cuda", precision=precision, seed=seed, workers=0)
     torch.manual_seed(seed)
-    model = hf.Transformer(flow.vocab, hf.Size(layers=3, width=256, heads=4)).cuda()
+    model = hf.Transformer(flow.vocab, hf.Size(layers=2, width=128, heads=2)).cuda()
     task = FlowTask(model, flow, corpus, settings, Share())
     trainer, found = Trainer(model, task, settings, torch.device("cuda"), Share()), []
     for step in range(steps):

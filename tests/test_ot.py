@@ -243,3 +243,18 @@ def test_a_certificate_is_for_permutations():
 def test_a_certificate_proves_4096_pairs(family):
     cost = problem(family, 4096, 39)
     assert certificate(cost, assignment(cost)).relative_gap <= 1e-9
+
+
+@pytest.mark.parametrize("engine", ot.ENGINES)
+@pytest.mark.parametrize("kind", ["products", "whole numbers", "near constant"])
+def test_a_large_cost_in_float32_is_solved_to_its_own_digits(engine, kind):
+    n, source = ot.SINGLE + 7, generator(3)
+    if kind == "whole numbers":
+        cost = torch.randint(0, 40, (n, n), generator=source).float()
+    else:
+        cost = torch.randn(n, 8, generator=source) @ torch.randn(8, n, generator=source)
+        cost = cost if kind == "products" else 1e3 + 1e-3 * cost
+    single, double = ot.assignment(cost, engine), ot.assignment(cost.double(), engine)
+    assert torch.equal(single.sort().values, torch.arange(n))
+    paid = [float(cost.double()[torch.arange(n), order].sum()) for order in (single, double)]
+    assert paid[0] - paid[1] <= 1e-7 * n * float(cost.abs().max())
