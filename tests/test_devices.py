@@ -106,10 +106,14 @@ def test_bounds_are_those_of_the_cpu_with_the_same_seed(device, index):
 def test_costs_and_pairs_are_those_of_the_cpu_and_pairs_come_back_to_it(device):
     g = toys.generator(3)
     x0, x1 = torch.randint(0, VOCAB.data, (2, 16, 12), generator=g)
+    table = network().embedding.weight.detach()
     for cost in costs.EXAMPLES[:2]:
-        model = network().to(device)
-        found = cost.matrix(x0.to(device), x1.to(device), model.embedding.weight).cpu()
-        torch.testing.assert_close(found, cost.matrix(x0, x1, network().embedding.weight), rtol=1e-4, atol=1e-4)
+        there = table.to(device)
+        found = cost.matrix(x0.to(device), x1.to(device), there).cpu()
+        # a GPU may round the table to bfloat16, by 2^-9 of a coordinate, and is then exact for the rounded one
+        rounded = costs._about_the_middle(there).float().cpu() if costs.rounds(there) else table
+        torch.testing.assert_close(found, cost.matrix(x0, x1, rounded), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found, cost.matrix(x0, x1, table), rtol=5e-3, atol=1e-4)
     flow, labels = Flow(examples(VOCAB)[0], coupling=ExactOT(OneStepLikelihood())), torch.arange(16) % 2
     reports = []
     for where in ("cpu", device):

@@ -117,10 +117,10 @@ def _reduced(cost: Tensor) -> "np.ndarray[Any, np.dtype[Any]]":
     low, high = float(given.min()), float(given.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         check_finite(cost)
+    kind, most = (np.float32, 126) if given.itemsize == 4 and len(given) >= SINGLE else (np.float64, 1022)
     # a power of 2 loses no digit; lapx begins its searches for a minimum at a million, so costs stay far below
     exponent = math.frexp(max(abs(low), abs(high)))[1]
-    kind = np.float32 if given.itemsize == 4 and len(given) >= SINGLE else np.float64
-    c = np.multiply(given, math.ldexp(1.0, -max(min(exponent, 1022), -1022)), dtype=np.float64).astype(kind, copy=False)
+    c = np.multiply(given, math.ldexp(1.0, -max(min(exponent, most), -most)), dtype=kind)
     if not (given[0] == given[0].round()).all():  # whole numbers, as in Hamming distances, are quicker left whole
         c -= c.mean(0)
     c -= c.min(1)[:, None]
