@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from hopflow.network import clock_dtype, resting
+import hopflow as hf
+from hopflow.network import clock_dtype, narrowed, resting
 
 
 def model() -> nn.Module:
@@ -63,3 +64,17 @@ def test_a_network_gets_its_time_in_a_float_type_it_can_use(dtype, clock):
 def test_a_plain_function_gets_the_float_type_of_the_caller():
     assert clock_dtype(lambda xt, t: xt) == torch.float32
     assert clock_dtype(lambda xt, t: xt, torch.float64) == torch.float64
+
+
+def test_a_narrowed_copy_gives_the_same_bits_under_autocast_and_leaves_the_network_alone():
+    torch.manual_seed(0)
+    model = hf.Transformer(hf.Vocab(9, 3), hf.Size(layers=2, width=32, heads=2)).eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    twin = narrowed(model, torch.bfloat16)
+    xt, t = torch.randint(0, 12, (2, 8)), torch.rand(2)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(twin(xt, t), model(xt, t))
+    assert twin.embedding.weight is model.embedding.weight
+    assert {layer.weight.dtype for layer in twin.modules() if isinstance(layer, nn.Linear)} == {torch.bfloat16}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert {p.dtype for p in model.parameters()} == {torch.float32}

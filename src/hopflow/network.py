@@ -5,13 +5,16 @@ a network also offers `features(xt, t) -> (B, L, D)` and `head(features)`, `Scor
 full logits.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 Network = Callable[..., Tensor]
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @contextmanager
@@ -43,3 +46,15 @@ def home(model: Network) -> torch.device:
     if not isinstance(model, nn.Module):
         return torch.device("cpu")
     return next(model.parameters(), torch.empty(0)).device
+
+
+def narrowed(model: Module, dtype: torch.dtype) -> Module:
+    """A copy for calls under autocast to this type: the same bits, without casting linear layers at every call.
+
+    It shares all tensors but those of linear layers, and is of use while these do not change.
+    """
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+    for layer in (part for part in twin.modules() if type(part) is nn.Linear):
+        for name, parameter in list(layer.named_parameters(recurse=False)):
+            setattr(layer, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
+    return twin

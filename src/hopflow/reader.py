@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from .linear_rows import WideHead
-from .network import Network
+from .network import Network, home, narrowed
 from .replay import Replay
 from .vocab import Vocab
 
@@ -49,8 +49,11 @@ class Reader:
         """Network calls each time it is read."""
         self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
         body: Any = getattr(model, "features", None) if self._split else model
-        self._halves = self._split and getattr(body, "in_two", False)
-        body = getattr(model, "begin", body) if self._halves else body
+        self._in_two, self._halves = self._split and getattr(body, "in_two", False), cast(Any, model)
+        if self._in_two:
+            if compile and torch.is_autocast_enabled("cuda") and home(model).type == "cuda":
+                self._halves = narrowed(self._halves, torch.get_autocast_dtype("cuda")).eval()
+            body = self._halves.begin
         self._body: Any = torch.compile(body, dynamic=False) if compile else body
         head: Any = getattr(model, "head", None)
         self._head = head
@@ -97,7 +100,7 @@ class Reader:
             self.vocab.check_logits(logits)
             return Reading(lambda row, position: logits[row, position])
         read = self._read(*inputs)
-        features = self._finished(read, len(inputs[0])) if self._halves else lambda row, position: read[row, position]
+        features = self._finished(read, len(inputs[0])) if self._in_two else lambda row, position: read[row, position]
         weights = next(model.parameters(), inputs[1]).dtype
 
         def rows(row: Tensor, position: Tensor) -> Tensor:
@@ -115,7 +118,7 @@ class Reader:
 
     def _read(self, *inputs: Tensor) -> Any:
         """Run the network, or what comes before its head; what it gives is of use until the next call."""
-        if not (self._compiled and self._halves and inputs[0].device.type == "cuda"):
+        if not (self._compiled and self._in_two and inputs[0].device.type == "cuda"):
             return self._body(*inputs)
         shape = inputs[0].shape
         if self._replay is None or self._replay[0] != shape:
@@ -125,15 +128,14 @@ class Reader:
 
     def _finished(self, begun: Any, count: int) -> Callable[[Tensor, Tensor], Tensor]:
         """Features at the places that are asked for; at all of them, once there are many."""
-        model: Any = self.model
         everywhere: list[Tensor] = []
 
         def features(row: Tensor, position: Tensor) -> Tensor:
             if len(row) <= FEW * count:
-                some: Tensor = model.finish(begun, row, position)
+                some: Tensor = self._halves.finish(begun, row, position)
                 return some
             if not everywhere:
-                everywhere.append(model.finish_all(begun))
+                everywhere.append(self._halves.finish_all(begun))
             return everywhere[0][row, position]
 
         return features

@@ -24,6 +24,7 @@ def test_the_same_steps_are_taken_with_and_without_each_optimisation():
         losses = [row.loss for row in rows if row.source == source]
         assert losses == pytest.approx([losses[0]] * len(EAGER), rel=1e-5)
     assert all(row.ms > 0 and row.tokens_per_s > 0 and row.share_of_peak is None for row in rows)
+    assert all(row.slowdown is None for row in rows)
 
 
 def test_a_coupling_is_timed_with_its_workers_awake(monkeypatch):
@@ -32,19 +33,23 @@ def test_a_coupling_is_timed_with_its_workers_awake(monkeypatch):
     monkeypatch.setattr(train.FlowTask, "wait_until_ready", lambda task: (awake.append(True), ready(task)))
     coupled = train.Variant("exact OT", compile=False, ot_batch=1)
     (row,) = train.run(train.Case(batch=4, length=8, tokens=40, steps=2, sources=("multimask",)), (coupled,))
-    assert awake == [True]
+    assert awake == [True, True]  # and so is the trainer without couplings that it is timed beside
     assert row.loss > 0
+    assert row.slowdown > -1
+    assert row.slowdown_error > 0
 
 
 def test_a_name_that_a_variant_puts_aside_must_exist():
     plain = next(variant for variant in train.VARIANTS if variant.name.startswith("plain"))
     with train.without(plain):
-        from hopflow.models import attention
+        from hopflow.models import attention, gelu_linear, stream
         from hopflow.scores import _open_rows, kernels
 
         assert kernels(None, None) is None
         assert _open_rows(None, None, None, None) is None
         assert attention.fits(None) is False
+        assert stream.fits(None) is False
+        assert gelu_linear.fits(None, None) is False
 
 
 @pytest.mark.parametrize("setting", ["steps=0", "tokens=1", "size=huge", "batch=0", "source=mask", "lengt=8"])

@@ -28,6 +28,8 @@ from .sample import source
 
 WARM = 3
 """Steps before the clock starts."""
+TURNS = 4
+"""Blocks of steps with and without couplings, whose slowdown is less than one run differs from the next."""
 MATRIX = 8192
 """Rows of the square bf16 product whose speed stands for what the device can do."""
 
@@ -111,6 +113,9 @@ class Row:
     share_of_peak: float | None
     peak_bytes: int
     loss: float
+    slowdown: float | None = None
+    """Of a step by its couplings: beside a trainer without them, block by block in turns. A share, and its error."""
+    slowdown_error: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -186,59 +191,87 @@ class _Whole(nn.Module):
 
 
 def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
-    coupling = ExactOT(SquaredEmbedding()) if variant.ot_batch else Independent()
-    flow = Flow(source(name, case.tokens), coupling=coupling)
-    workers = min(4, variant.ot_batch or 0)
-    settings = Settings(
-        batch=case.batch,
-        ot_batch=case.batch * (variant.ot_batch or 1),
-        ot_ema=0.99999 if variant.ot_batch else 0.0,
-        ahead=max(2, workers),
-        workers=workers,
-        steps=10**6,
-        warmup=1,
-        compile=variant.compile,
-        device=str(case.device),
-        weight_ema=0.9999,
-        seed=case.seed,
-    )
-    torch.manual_seed(case.seed)
-    model: nn.Module = Transformer(flow.vocab, case.size).to(case.device)
-    if not (variant.kernels or variant.rows or variant.compile):
-        model = _Whole(model)
-    task = FlowTask(model, flow, RandomText(case), settings, Share())
-    trainer = Trainer(model, task, settings, case.device, Share())
-    # compiles, and warms up: the first couplings of a run have nothing to hide behind
-    first = WARM if not variant.ot_batch else max(WARM, (settings.ahead + 2) * variant.ot_batch)
-    with without(variant), closing(task), Peak(case.device) as memory:
-        task.wait_until_ready()
-        for step in range(first):
-            trainer.update(step)
-        each = _steps(trainer, range(first, first + case.steps), wait=not variant.ahead)
-        loss = trainer.loss
+    with without(variant), closing(_Run(case, name, variant)) as run:
+        with Peak(case.device) as memory:
+            each, slowdowns = run.steps(0 if variant.ot_batch else case.steps), []
+        if variant.ot_batch:
+            with closing(_Run(case, name, replace(variant, ot_batch=None))) as plain:
+                turns = [(plain.steps(case.steps), run.steps(case.steps)) for _ in range(TURNS)]
+            each = [seconds for _, coupled in turns for seconds in coupled]
+            slowdowns = [statistics.fmean(coupled) / statistics.fmean(other) - 1 for other, coupled in turns]
+        loss = run.trainer.loss
     tflop, tokens, seconds = work(case, name), case.batch * case.length, statistics.fmean(each)
     speed = tflop / seconds
-    share = None if peak is None else speed / peak
     low, _, high = statistics.quantiles(each, n=4) if len(each) > 1 else each * 3
-    spread = (high - low) / 2
     return Row(
-        name, variant.name, 1e3 * seconds, 1e3 * spread, tokens / seconds, tflop, speed, share, memory.bytes, loss
+        source=name,
+        variant=variant.name,
+        ms=1e3 * seconds,
+        ms_spread=1e3 * (high - low) / 2,
+        tokens_per_s=tokens / seconds,
+        tflop=tflop,
+        tflop_per_s=speed,
+        share_of_peak=None if peak is None else speed / peak,
+        peak_bytes=memory.bytes,
+        loss=loss,
+        slowdown=statistics.fmean(slowdowns) if slowdowns else None,
+        slowdown_error=statistics.stdev(slowdowns) / TURNS**0.5 if slowdowns else None,
     )
 
 
-def _steps(trainer: Trainer, steps: range, wait: bool) -> list[float]:
-    """Seconds of each step, from the end of the one before it to its own, where it is calculated.
+class _Run:
+    """A trainer, and the step it is at."""
 
-    A host that runs ahead does so before the first of them, too: what is measured is a run under way.
-    """
-    ends = [_Mark(trainer.device)]
-    for step in steps:
-        trainer.update(step)
-        if wait:
-            trainer.settle()
-        ends.append(_Mark(trainer.device))
-    trainer.settle()
-    return [before.until(after) for before, after in itertools.pairwise(ends)]
+    def __init__(self, case: Case, name: str, variant: Variant) -> None:
+        coupling = ExactOT(SquaredEmbedding()) if variant.ot_batch else Independent()
+        flow = Flow(source(name, case.tokens), coupling=coupling)
+        workers = min(4, variant.ot_batch or 0)
+        settings = Settings(
+            batch=case.batch,
+            ot_batch=case.batch * (variant.ot_batch or 1),
+            ot_ema=0.99999 if variant.ot_batch else 0.0,
+            ahead=max(2, workers),
+            workers=workers,
+            steps=10**6,
+            warmup=1,
+            compile=variant.compile,
+            device=str(case.device),
+            weight_ema=0.9999,
+            seed=case.seed,
+        )
+        torch.manual_seed(case.seed)
+        model: nn.Module = Transformer(flow.vocab, case.size).to(case.device)
+        if not (variant.kernels or variant.rows or variant.compile):
+            model = _Whole(model)
+        self._task = FlowTask(model, flow, RandomText(case), settings, Share())
+        self.trainer = Trainer(model, self._task, settings, case.device, Share())
+        self._wait, self._at = not variant.ahead, 0
+        # what was coupled before the clock starts is used up by then, and as much again: nothing is had for free
+        self._lead = WARM if not variant.ot_batch else max(WARM, (settings.ahead + 2) * variant.ot_batch)
+        self._task.wait_until_ready()
+
+    def steps(self, count: int) -> list[float]:
+        """Seconds of each of the next steps, from the end of the one before it to its own, where it is calculated.
+
+        Some are taken before, which compile or let a host run ahead: what is measured is a run under way.
+        """
+        for _ in range(self._lead):
+            self._step()
+        ends = [_Mark(self.trainer.device)]
+        for _ in range(count):
+            self._step()
+            ends.append(_Mark(self.trainer.device))
+        self.trainer.settle()
+        return [before.until(after) for before, after in itertools.pairwise(ends)]
+
+    def _step(self) -> None:
+        self.trainer.update(self._at)
+        self._at += 1
+        if self._wait:
+            self.trainer.settle()
+
+    def close(self) -> None:
+        self._task.close()
 
 
 class _Mark:

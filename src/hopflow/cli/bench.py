@@ -77,7 +77,7 @@ def bench_train(settings: Settings = None, json_file: Json = None, debug: Debug 
 
     Settings: batch=16, length=64, tokens=2000, size=tiny, steps=5, source=all (uniform: every position in the loss;
     multimask: those that are masked), seed=0, device=auto. On a GPU the defaults are batch=512, length=128,
-    tokens=50257, size=small, steps=20.
+    tokens=50257, size=small, steps=40. A coupling is timed in turns with a trainer that has none.
     """
     readers: dict[str, Callable[[str], Any]] = {
         "batch": batch_size,
@@ -121,12 +121,13 @@ def _keep(json_file: Path | None, case: Any, rows: Sequence[Any]) -> None:
 
 def _show_training(case: "TrainCase", rows: "list[Trained]", screen: "Console") -> None:
     title = f"{case.size} transformer, {case.tokens:,} tokens, {case.batch} sequences of {case.length}, {case.device}"
-    columns = ("ms a step", "±", "tokens/s", "TFLOP/s", "of the peak", "peak memory", "loss")
+    columns = ("ms a step", "±", "tokens/s", "TFLOP/s", "of the peak", "peak memory", "loss", "slowdown, %")
     table = figures(title, 2, "source", "variant", *columns)
     for row in rows:
         share = "-" if row.share_of_peak is None else f"{row.share_of_peak:.0%}"
         speed = (f"{row.ms:.1f}", f"{row.ms_spread:.1f}", f"{row.tokens_per_s:,.0f}", f"{row.tflop_per_s:.3g}")
-        table.add_row(row.source, row.variant, *speed, share, size(row.peak_bytes), f"{row.loss:.4f}")
+        slower = "-" if row.slowdown is None else f"{100 * row.slowdown:.1f} ± {100 * (row.slowdown_error or 0):.1f}"
+        table.add_row(row.source, row.variant, *speed, share, size(row.peak_bytes), f"{row.loss:.4f}", slower)
     screen.print(table)
 
 
