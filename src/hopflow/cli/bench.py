@@ -48,7 +48,7 @@ def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug
     """Time sampling by events and in random order beside a plain Euler loop over the whole vocabulary, in one run.
 
     Settings: n=16, length=128, tokens=5000, size=tiny, steps=32,128,1024, source=all (or one of them), seed=0,
-    device=auto. On a GPU the defaults are n=2048, tokens=50257, size=small. The plain loop is timed on six of its steps.
+    device=auto. On a GPU the defaults are n=2048, tokens=50257, size=small. The plain loop is timed on six steps.
     """
     readers: dict[str, Callable[[str], Any]] = {
         "n": batch_size,
