@@ -237,6 +237,25 @@ def test_a_network_in_training_drops_by_the_seed_of_torch(timed):
 
 
 @gpu
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_block_that_is_computed_again_drops_what_it_dropped(timed, monkeypatch):
+    torch.manual_seed(0)
+    model = toys.awake(hf.Transformer(hf.Vocab(50, 1), "tiny", dropout=0.5, time=timed, recompute=True)).cuda()
+    xt, t = torch.randint(0, 51, (4, 32), device="cuda"), torch.rand(4, device="cuda")
+    weights = list(model.blocks.parameters())
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(3)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model.features(xt, t).square().sum()
+        return torch.autograd.grad(loss, weights)
+
+    again = gradients()
+    monkeypatch.setattr("hopflow.models.stack.checkpoint", lambda function, *given, use_reentrant: function(*given))
+    assert all(apart(a, b.double()) < 1e-2 for a, b in zip(again, gradients(), strict=True) if float(b.norm()) > 1e-6)
+
+
+@gpu
 def test_sequences_of_a_compiled_network_are_those_of_one_that_is_not():
     """Of two lengths, and of a batch that is not full; rounding may turn a draw here and there."""
     vocab = hf.Vocab(50, 1)
@@ -245,8 +264,8 @@ def test_sequences_of_a_compiled_network_are_those_of_one_that_is_not():
     one, other = (hf.infill(model, flow, prompts, steps=40, batch=16, seed=1, compile=c) for c in (False, True))
     assert torch.equal(one.calls, other.calls)
     assert float((one.tokens == other.tokens).double().mean()) > 0.97
-    few, many = (hf.infill(model, flow, prompts, steps=s, batch=16, compile=True).tokens for s in (40, 1))
-    assert few.shape == many.shape
+    one, other = (hf.infill(model, flow, prompts, steps=1, batch=16, seed=1, compile=c) for c in (False, True))
+    assert float((one.tokens == other.tokens).double().mean()) > 0.97
     with torch.autocast("cuda", torch.bfloat16):
         one, other = (hf.infill(model, flow, prompts, steps=40, batch=16, seed=1, compile=c) for c in (False, True))
     assert float((one.tokens == other.tokens).double().mean()) > 0.8

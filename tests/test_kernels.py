@@ -14,7 +14,7 @@ from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
 
 if torch.cuda.is_available():
     pytest.skip("kernels are tested on the GPU that is here, in test_fast_paths.py", allow_module_level=True)
-os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, and nobody here has done so yet
+os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, those of triton itself included
 pytest.importorskip("triton", reason="there is no triton to interpret kernels")
 
 import hopflow
@@ -35,6 +35,12 @@ triton_rows = plainly(hopflow, "triton_rows")
 triton_add_norm, triton_attention, triton_gelu = (
     plainly(models, name) for name in ("triton_add_norm", "triton_attention", "triton_gelu")
 )
+del os.environ["TRITON_INTERPRET"]  # nobody else here shall interpret
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
 def close(found: torch.Tensor, exact: torch.Tensor) -> None:

@@ -9,8 +9,10 @@ class Later:
     """A tensor as it is now, on its way to the host, which need not wait for it. On a CPU it is there at once."""
 
     def __init__(self, tensor: Shaped[Tensor, "*shape"]) -> None:
-        self._here, self._arrived = tensor.detach(), None
-        if tensor.device.type == "cuda":
+        self._arrived: torch.cuda.Event | None = None
+        if tensor.device.type != "cuda":
+            self._here = tensor.detach().clone()
+        else:
             self._here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._here.copy_(tensor.detach(), non_blocking=True)
             self._arrived = torch.cuda.Event()

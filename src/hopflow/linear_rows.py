@@ -63,6 +63,8 @@ class WideHead:
         bias = head.weight.new_zeros(self._count) if head.bias is None else head.bias.detach()
         self._bias = _padded(bias, torch.float32, -torch.inf)
         self._kernels = kernels(head, self._weight)
+        self.draws = self._kernels is not None
+        """Whether it has a way to draw of its own."""
 
     def __call__(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n V"]:
         return (self._product(features) + self._bias)[:, : self._count]

@@ -20,7 +20,9 @@ LOGITS = 1 << 14
 """Numbers for each of these that a network without a head of its own may give: 512 MiB on a CPU, 4 GiB on a GPU."""
 
 FEW = 4
-"""Places of a sequence, on average, for which a network is not finished everywhere: each reads all keys and values."""
+"""Places of a sequence, on average, up to which a network is finished there alone: each reads all keys and values."""
+RECORDED = 3
+"""The call of a shape at which a compiled network is recorded: for fewer it does not pay."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Reader:
         """Network calls each time it is read."""
         self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
         body: Any = getattr(model, "features", None) if self._split else model
-        self._in_two, self._halves = self._split and getattr(body, "in_two", False), cast(Any, model)
+        self._halves = cast(Any, model)
+        self._in_two = self._split and hasattr(model, "in_two") and self._halves.in_two()
         if self._in_two:
             if compile and torch.is_autocast_enabled("cuda") and home(model).type == "cuda":
                 self._halves = narrowed(self._halves, torch.get_autocast_dtype("cuda")).eval()
@@ -62,7 +65,8 @@ class Reader:
             self._head = WideHead(head)
         self._compiled = compile
         self._most: dict[int, int] = {}
-        self._replay: tuple[torch.Size, Replay[Any]] | None = None
+        self._replay: Replay[Any] | None = None
+        self._shape, self._seen = torch.Size(), 0
 
     def batch(self, length: int, device: torch.device) -> int:
         """Sequences to show it at once: many tokens, but where it gives full logits no more than memory holds."""
@@ -73,7 +77,7 @@ class Reader:
     def read(
         self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"], dropped: Int[Tensor, "B L"], labels: Tensor | None
     ) -> Reading:
-        """Run the network."""
+        """Run the network; what is read is of use until the next reading."""
         given = () if labels is None else (labels,)
         if self.calls == 1:
             return self._rows(xt, t, *given)
@@ -101,19 +105,19 @@ class Reader:
             return Reading(lambda row, position: logits[row, position])
         read = self._read(*inputs)
         features = self._finished(read, len(inputs[0])) if self._in_two else lambda row, position: read[row, position]
-        weights = next(model.parameters(), inputs[1]).dtype
 
         def rows(row: Tensor, position: Tensor) -> Tensor:
             some = features(row, position)
+            weights = next(model.parameters(), some).dtype
             # in the weights' own float type, also under autocast: bf16 logits keep three digits
             with torch.autocast(some.device.type, enabled=False):
                 logits: Tensor = self._head(some.to(weights))
             self.vocab.check_logits(logits)
             return logits
 
-        if not isinstance(self._head, WideHead):
-            return Reading(rows)
         head = self._head
+        if not (isinstance(head, WideHead) and head.draws):
+            return Reading(rows)
         return Reading(rows, lambda row, position, *how: head.draw(features(row, position), *how))
 
     def _read(self, *inputs: Tensor) -> Any:
@@ -121,17 +125,24 @@ class Reader:
         if not (self._compiled and self._in_two and inputs[0].device.type == "cuda"):
             return self._body(*inputs)
         shape = inputs[0].shape
-        if self._replay is None or self._replay[0] != shape:
-            self._replay = None  # its memory first
-            self._replay = shape, Replay(self._body, *inputs)
-        return self._replay[1](*inputs)
+        if self._shape != shape:
+            self._shape, self._seen, self._replay = shape, 0, None
+        self._seen += 1
+        if self._seen < RECORDED:
+            return self._body(*inputs)
+        if self._replay is None:
+            self._replay = Replay(self._body, *inputs)
+        return self._replay(*inputs)
 
     def _finished(self, begun: Any, count: int) -> Callable[[Tensor, Tensor], Tensor]:
         """Features at the places that are asked for; at all of them, once there are many."""
         everywhere: list[Tensor] = []
+        left = FEW * count
 
         def features(row: Tensor, position: Tensor) -> Tensor:
-            if len(row) <= FEW * count:
+            nonlocal left
+            left -= len(row)
+            if left >= 0:
                 some: Tensor = self._halves.finish(begun, row, position)
                 return some
             if not everywhere:

@@ -25,10 +25,11 @@ class Replay(Generic[T]):
             with torch.cuda.stream(aside):
                 for _ in range(WARM):
                     function(*self._inputs)
-            torch.cuda.current_stream().wait_stream(aside)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            # by a stream of this device; what other threads ask of CUDA meanwhile is their own
+            with torch.cuda.graph(self._graph, stream=aside, capture_error_mode="thread_local"):
                 self._outputs = function(*self._inputs)
+            torch.cuda.current_stream().wait_stream(aside)
 
     def __call__(self, *inputs: Tensor) -> T:
         for mine, new in zip(self._inputs, inputs, strict=True):

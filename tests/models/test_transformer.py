@@ -1,10 +1,12 @@
 import copy
+import functools
 import math
 import subprocess
 import sys
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy, layer_norm
 
 from cases import sample_at
@@ -402,20 +404,56 @@ def test_a_reader_finishes_a_network_where_it_is_asked_for(many, monkeypatch):
     assert called == (["finish_all"] if many else ["finish", "finish"])
 
 
-def test_a_reader_hears_features_of_ones_own():
-    class Louder(Transformer):
-        def features(self, xt, t):
-            return 3 * super().features(xt, t)
+class Louder(Transformer):
+    def features(self, xt, t):
+        return 3 * super().features(xt, t)
 
-    network = awake(Louder(VOCAB, Size(layers=2, width=32, heads=2)).double()).eval()
-    patched = awake(model()).eval()
-    inner = patched.features
-    patched.features = lambda xt, t: 3 * inner(xt, t)
-    row, position = torch.tensor([0, 1]), torch.tensor([1, 2])
-    for each in (network, patched):
-        with torch.no_grad():
-            logits = Reader(each, VOCAB).read(*batch(), batch()[0], None).logits(row, position)
-            torch.testing.assert_close(logits, each(*batch())[row, position])
+
+class Deeper(Transformer):
+    def through(self, *given, **more):
+        return 3 * super().through(*given, **more)
+
+
+class Wider(nn.Module):
+    """A layer with something beside it, that shows the weights of the layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.weight = layer, layer.weight
+
+    def forward(self, x):
+        return self.layer(x) + 0.3 * x.repeat(1, 1, 3)
+
+
+def changed(how: str) -> Transformer:
+    kinds = {"features": Louder, "through": Deeper}
+    network = awake(kinds.get(how, Transformer)(VOCAB, Size(layers=2, width=32, heads=2)).double()).eval()
+    looking = network.blocks[-1].attention.inner
+    if how == "wrapped":
+        inner = network.features
+        network.features = functools.wraps(inner)(lambda xt, t: 3 * inner(xt, t))
+    elif how == "layer":
+        looking.qkv = Wider(looking.qkv)
+    elif how == "hook":
+        looking.register_forward_hook(lambda module, given, out: 2 * out)
+    return network
+
+
+@pytest.mark.parametrize("how", ["features", "through", "wrapped", "layer", "hook"])
+def test_a_reader_hears_whatever_was_changed_about_features(how):
+    network, row, position = changed(how), torch.tensor([0, 1]), torch.tensor([1, 2])
+    with torch.no_grad():
+        logits = Reader(network, VOCAB).read(*batch(), batch()[0], None).logits(row, position)
+        torch.testing.assert_close(logits, network(*batch())[row, position])
+    assert not network.in_two()
+
+
+def test_halves_are_for_a_network_at_rest_and_may_be_of_no_place():
+    network = awake(model())
+    with pytest.raises(ValueError, match="at rest"):
+        network.train().begin(*batch())
+    begun, none = network.eval().begin(*batch()), torch.empty(0, dtype=torch.int64)
+    assert network.finish(begun, none, none).shape == (0, network.size.width)
 
 
 COMPILED = """
@@ -456,7 +494,7 @@ import torch, hopflow as hf
 device = "cuda" if torch.cuda.is_available() else "cpu"
 for time in (True, False):
     torch.manual_seed(0)
-    network = hf.Transformer(hf.Vocab(9, 3), hf.Size(layers=2, width=64, heads=2), time=time, dropout=0.0).to(device)
+    network = hf.Transformer(hf.Vocab(9, 3), hf.Size(layers=2, width=64, heads=2), time=time).to(device).eval()
     xt, t = torch.randint(0, 12, (2, 8), device=device), torch.rand(2, device=device)
     for narrow in (False, True):
         torch._dynamo.reset()

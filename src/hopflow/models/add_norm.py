@@ -119,11 +119,9 @@ def _keep(ctx: torch.autograd.function.FunctionCtx, inputs: tuple, output: tuple
 
 
 def _back(
-    ctx: torch.autograd.function.FunctionCtx, grad: Tensor | None, grad_seen: Tensor | None, _: Tensor | None
+    ctx: torch.autograd.function.FunctionCtx, grad: Tensor, grad_seen: Tensor, _: Tensor
 ) -> tuple[Tensor | None, ...]:
     out, given, gate, scale, shift, stats, seed = ctx.saved_tensors  # type: ignore[attr-defined]
-    grad = torch.zeros_like(out) if grad is None else grad
-    grad_seen = torch.zeros_like(out) if grad_seen is None else grad_seen
     chances = ctx.lift, seed, ctx.dropout  # type: ignore[attr-defined]
     to_x, to_given, sums = _add_norm_backward(grad, grad_seen, out, given, gate, scale, stats, *chances)
     each = zip(sums.unsqueeze(2), (gate, scale, shift), strict=True)  # (B, 1, D) each

@@ -44,7 +44,7 @@ def _(like: Tensor, pairs: int, start: int) -> Tensor:
 
 def rotated(x: Float[Tensor, "B L *heads W"], turn: Rotation) -> Float[Tensor, "B L *heads W"]:
     """Each pair (x_j, x_{j + W/2}) turned by its position, so that ⟨q_i, k_j⟩ depends on positions by i - j only."""
-    cos, sin = (part.view(len(part), *[1] * (x.ndim - 3), -1) for part in turn)
+    cos, sin = (part.view(len(part), *[1] * (x.ndim - 3), part.shape[1]) for part in turn)
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 

@@ -10,10 +10,8 @@ TYPES = (torch.bfloat16, torch.float16)
 
 
 def fits(x: Tensor, layer: nn.Linear) -> bool:
-    """Whether the kernels are for a product of this type and place."""
-    if x.device.type != "cuda" or not plain(layer) or not WORKS:
-        return False
-    return (torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype) in TYPES
+    """Whether a product of this type and place has a way of its own; back through it only by a kernel."""
+    return x.device.type == "cuda" and plain(layer) and _kind(x) in TYPES and (WORKS or not torch.is_grad_enabled())
 
 
 def gelu_linear(x: Tensor, layer: nn.Linear) -> Tensor:
@@ -22,8 +20,13 @@ def gelu_linear(x: Tensor, layer: nn.Linear) -> Tensor:
         return gelu(layer(x), approximate="tanh")
     if torch.is_grad_enabled():
         return _bent(linear(x, layer.weight), layer.bias)
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    dtype = _kind(x)
     return _fused(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
+
+
+def _kind(x: Tensor) -> torch.dtype:
+    """What a product with x is calculated in."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
 
 
 @torch.library.custom_op("hopflow::gelu_linear", mutates_args=())

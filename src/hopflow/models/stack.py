@@ -67,7 +67,7 @@ class Stack(nn.Module):
     def step(self, block: nn.Module, stream: Stream, *more: Any) -> Stream:
         """Through one block."""
         if self.recompute and torch.is_grad_enabled():
-            return checkpoint(block, stream, *more, use_reentrant=False)
+            return checkpoint(_finished, block, stream, *more, use_reentrant=False)
         out: Stream = block(stream, *more)
         return out
 
@@ -75,6 +75,12 @@ class Stack(nn.Module):
         """The features of a stream."""
         out: Tensor = self.norm(stream, clock, torch.float32 if narrow(stream.x.device) else stream.x.dtype)
         return out
+
+
+def _finished(block: nn.Module, stream: Stream, *more: Any) -> Stream:
+    """With nothing left to add: of a block that is computed again, a sum is kept and not its parts."""
+    out: Stream = block(stream, *more)
+    return Stream(out.added())
 
 
 def narrow(device: torch.device) -> torch.dtype | None:

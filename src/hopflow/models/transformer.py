@@ -5,6 +5,7 @@ from typing import cast
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..linear_rows import plain
 from ..vocab import Vocab
 from .attention import Attention
 from .blocks import Begun, Block, Clock, Norm, PlainBranch, TimedBranch, TimedNorm
@@ -46,13 +47,23 @@ class Transformer(Stack):
         """What the head reads: `head(features(xt, t))` are the logits."""
         return self.through(*self._start(xt, t))
 
-    features.in_two = True  # type: ignore[attr-defined]  # whoever overrides `features` has no such halves
+    def in_two(self) -> bool:
+        """Whether `begin` and `finish` give what `features` does: nobody has overridden or changed what they pass over.
+
+        Hooks, features of one's own, or another layer in the last attention are heard by `features` alone.
+        """
+        own = getattr(self.features, "__func__", None) is Transformer.features and type(self).through is Stack.through
+        looking = self._last.attention.inner if type(self._last) is Block else None
+        usual = type(looking) is Attention and plain(looking.qkv)
+        return own and usual and not any(part._forward_hooks or part._forward_pre_hooks for part in self.modules())
 
     def begin(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Begun:
         """Features in two halves, for whoever wants them at a few positions: this one is for all of them.
 
-        It is all but most of the last block. Nothing is dropped in the other half: it is for a network at rest.
+        It is all but most of the last block.
         """
+        if self.training:
+            raise ValueError("begin and finish are for a network at rest, nothing is dropped: call eval() first")
         x, clock = self._start(xt, t)
         stream, turn = self.enter(x)
         for block in self.blocks[:-1]:

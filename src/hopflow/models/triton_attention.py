@@ -25,8 +25,9 @@ def forward(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     out = torch.empty(b, length, heads * width, dtype=qkv.dtype, device=qkv.device)
     arguments = (qkv, cos, sin, out, length, heads, LOG2E * width**-0.5)
     shape = {**_shape(length, width), "Q": min(QUERIES, _size(length))}
+    few = {} if torch.version.hip else {"maxnreg": REGISTERS}
     with torch.cuda.device_of(qkv):  # a kernel starts on the current device, wherever its tensors are
-        _forward[(b * heads,)](*arguments, **shape, num_warps=WARPS, maxnreg=REGISTERS)
+        _forward[(b * heads,)](*arguments, **shape, num_warps=WARPS, **few)
     return out
 
 
