@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from .categorical import passed
+from .network import narrow
 
 PAD = 64
 """The vocabulary is padded to a multiple of this."""
@@ -112,10 +113,10 @@ class _Three(torch.autograd.Function):
         ctx: Any, module: ModuleType, features: Tensor, weight: Tensor, bias: Tensor, xt: Tensor, x1: Tensor
     ) -> Tensor:
         kind = features.device.type
-        narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features.dtype
+        dtype = narrow(features.device) or features.dtype
         xt, x1 = torch.where(xt < len(weight), xt, BEYOND).int(), x1.int()
         with torch.autocast(kind, enabled=False):
-            x, w = features.to(narrow), _padded(weight, narrow, 0.0)
+            x, w = features.to(dtype), _padded(weight, dtype, 0.0)
             added = _padded(bias, torch.float32, -torch.inf)  # what is beyond the vocabulary has no chance
             logits = x @ w.T
             three: Tensor = module.forward(logits, added, xt, x1)

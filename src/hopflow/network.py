@@ -15,6 +15,10 @@ from torch import Tensor, nn
 
 Network = Callable[..., Tensor]
 Module = TypeVar("Module", bound=nn.Module)
+AUTOCAST = ("cpu", "cuda", "mps", "xpu")
+"""Devices that know autocast; torch can be asked, but its compiler stumbles over the question."""
+NARROW = (torch.bfloat16, torch.float16)
+"""Types that a GPU multiplies ten times as fast as float32."""
 
 
 @contextmanager
@@ -46,6 +50,12 @@ def home(model: Network) -> torch.device:
     if not isinstance(model, nn.Module):
         return torch.device("cpu")
     return next(model.parameters(), torch.empty(0)).device
+
+
+def narrow(device: torch.device) -> torch.dtype | None:
+    """The type that autocast calculates in, if it is on."""
+    on = device.type in AUTOCAST and torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if on else None
 
 
 def narrowed(model: Module, dtype: torch.dtype) -> Module:

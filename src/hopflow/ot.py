@@ -35,7 +35,7 @@ def assignment(cost: Float[Tensor, "n n"], engine: str | None = None) -> Int[Ten
     # numpy from here on: the threads of torch wait for each other, on a busy machine for longer than it takes to solve
     solve, given = _solve(engine or best_engine()), cost.detach().cpu()
     given = given if given.dtype.itemsize >= 4 else given.float()  # numpy has no bfloat16
-    largest = float(np.abs(given.numpy()).max(initial=0.0))
+    largest = float(max(-given.numpy().min(initial=0), given.numpy().max(initial=0)))
     if not math.isfinite(largest):
         check_finite(cost)
     columns = _solved_in_float32(solve, given.numpy(), largest) if len(given) >= SINGLE else None

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .linear_rows import WideHead
-from .network import Network, home, narrowed
+from .network import Network, home, narrow, narrowed
 from .replay import Replay
 from .vocab import Vocab
 
@@ -18,7 +18,6 @@ TOKENS, GPU_TOKENS = 1 << 13, 1 << 16
 """Tokens that a network is shown at once."""
 LOGITS = 1 << 14
 """Numbers for each of these that a network without a head of its own may give: 512 MiB on a CPU, 4 GiB on a GPU."""
-
 FEW = 4
 """Places of a sequence, on average, up to which a network is finished there alone: each reads all keys and values."""
 RECORDED = 3
@@ -54,8 +53,9 @@ class Reader:
         self._halves = cast(Any, model)
         self._in_two = self._split and hasattr(model, "in_two") and self._halves.in_two()
         if self._in_two:
-            if compile and torch.is_autocast_enabled("cuda") and home(model).type == "cuda":
-                self._halves = narrowed(self._halves, torch.get_autocast_dtype("cuda")).eval()
+            dtype = narrow(home(model))
+            if compile and dtype is not None and home(model).type == "cuda":
+                self._halves = narrowed(self._halves, dtype).eval()
             body = self._halves.begin
         self._body: Any = torch.compile(body, dynamic=False) if compile else body
         head: Any = getattr(model, "head", None)

@@ -4,15 +4,15 @@ import torch
 from torch import Tensor
 
 from ..linear_rows import WORKS
+from ..network import NARROW
 
 WIDEST = 4096
 """Numbers of a row that a program holds at once."""
-TYPES = (torch.bfloat16, torch.float16)
 
 
 def fits(x: Tensor) -> bool:
     """Whether a stream (B, L, D) is of a size, type and place that the kernels are for."""
-    return x.device.type == "cuda" and x.dtype in TYPES and x.shape[-1] <= WIDEST and WORKS
+    return x.device.type == "cuda" and x.dtype in NARROW and x.shape[-1] <= WIDEST and WORKS
 
 
 def add_norm(

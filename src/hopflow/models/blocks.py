@@ -4,6 +4,7 @@ A branch starts shut, timed or not: a new network is its embedding, and learns h
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import NamedTuple, cast
 
 import torch
@@ -35,7 +36,7 @@ class Perceptron(nn.Module):
         return out
 
 
-class Branch(nn.Module):
+class Branch(nn.Module, ABC):
     """Looks at the stream, and adds to it what it makes of that."""
 
     def __init__(self, norm: nn.LayerNorm, inner: Attention | Perceptron, dropout: float) -> None:
@@ -48,9 +49,9 @@ class Branch(nn.Module):
         x, seen, gate = self.enter(stream, clock)
         return Stream(x, self.inner(seen, *more), gate, self.dropout if self.training else 0.0)
 
+    @abstractmethod
     def enter(self, stream: Stream, clock: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """The features, what is seen of them, and how much of what comes of it is let in."""
-        raise NotImplementedError
 
 
 class PlainBranch(Branch):

@@ -5,13 +5,17 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 from ..linear_rows import WORKS, plain
-
-TYPES = (torch.bfloat16, torch.float16)
+from ..network import NARROW, narrow
 
 
 def fits(x: Tensor, layer: nn.Linear) -> bool:
     """Whether a product of this type and place has a way of its own; back through it only by a kernel."""
-    return x.device.type == "cuda" and plain(layer) and _kind(x) in TYPES and (WORKS or not torch.is_grad_enabled())
+    return (
+        x.device.type == "cuda"
+        and plain(layer)
+        and (narrow(x.device) or x.dtype) in NARROW
+        and (WORKS or not torch.is_grad_enabled())
+    )
 
 
 def gelu_linear(x: Tensor, layer: nn.Linear) -> Tensor:
@@ -20,13 +24,8 @@ def gelu_linear(x: Tensor, layer: nn.Linear) -> Tensor:
         return gelu(layer(x), approximate="tanh")
     if torch.is_grad_enabled():
         return _bent(linear(x, layer.weight), layer.bias)
-    dtype = _kind(x)
+    dtype = narrow(x.device) or x.dtype
     return _fused(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
-
-
-def _kind(x: Tensor) -> torch.dtype:
-    """What a product with x is calculated in."""
-    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
 
 
 @torch.library.custom_op("hopflow::gelu_linear", mutates_args=())

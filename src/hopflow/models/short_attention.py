@@ -4,17 +4,17 @@ import torch
 from torch import Tensor
 
 from ..linear_rows import WORKS
+from ..network import NARROW
 
 LONGEST = 128
 """Positions of which a multiprocessor holds all weights at once."""
 WIDTHS = (32, 64)
-TYPES = (torch.bfloat16, torch.float16)
 
 
 def fits(qkv: Tensor) -> bool:
     """Whether (B, L, 3, H, W) is of a size, type and place that the kernels are for."""
     small = qkv.shape[1] <= LONGEST and qkv.shape[-1] in WIDTHS
-    return small and qkv.device.type == "cuda" and qkv.dtype in TYPES and WORKS
+    return small and qkv.device.type == "cuda" and qkv.dtype in NARROW and WORKS
 
 
 @torch.library.custom_op("hopflow::attend", mutates_args=())

@@ -8,14 +8,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..network import narrow
 from .attention import Past, Rotation, rotation
 from .blocks import Block, Norm, TimedNorm, zero
 from .sizes import Size
 from .stream import Stream
 
 INTEGERS = (torch.int64, torch.int32)
-AUTOCAST = ("cpu", "cuda", "mps", "xpu")
-"""Devices that know autocast; torch can be asked, but its compiler stumbles over the question."""
 
 
 class Stack(nn.Module):
@@ -81,12 +80,6 @@ def _finished(block: nn.Module, stream: Stream, *more: Any) -> Stream:
     """With nothing left to add: of a block that is computed again, a sum is kept and not its parts."""
     out: Stream = block(stream, *more)
     return Stream(out.added())
-
-
-def narrow(device: torch.device) -> torch.dtype | None:
-    """The type that autocast calculates in, if it is on."""
-    on = device.type in AUTOCAST and torch.is_autocast_enabled(device.type)
-    return torch.get_autocast_dtype(device.type) if on else None
 
 
 def check_tokens(x: Tensor) -> None:

@@ -38,6 +38,7 @@ class Stream(NamedTuple):
         return x, (seen * (1 + scale) + shift).to(seen.dtype)
 
     def added(self) -> Tensor:
+        """The sum, without looking at it."""
         if self.given is None:
             return self.x
         given = dropout(self.given, self.dropped)
