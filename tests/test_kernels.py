@@ -99,6 +99,9 @@ def test_attention_with_turned_queries_and_keys(shape, monkeypatch):
     exact = scaled_dot_product_attention(q, k, values[:, :, 0].transpose(1, 2)).transpose(1, 2).flatten(2)
     exact.backward(grad.double())
     close(triton_attention.forward(qkv, *turn), exact)
+    row, position = torch.randint(0, b, (9,)), torch.randint(0, length, (9,))
+    asked, offered = qkv[row, position, 0], qkv[:, :, 1:].contiguous()
+    close(triton_attention.glance(asked, offered, row, position, *turn), exact[row, position])
     close(triton_attention.backward(grad, qkv, *turn), wide.grad)
 
 

@@ -135,15 +135,25 @@ class _Run:
     def fill(self, rows: Int[Tensor, " m"]) -> None:
         """All sequences of one length, wave by wave."""
         length = int(self.lengths[rows[0]])
-        batch = self.batch or self.reader.batch(length, self.device)
+        batch, under_way = self.batch or self.reader.batch(length, self.device), None
         for some in rows.split(WAVE * batch):
+            # its events are drawn while a GPU still works on the wave before
             wave = _Wave(self, some, torch.stack([self.prompts[row] for row in some.tolist()]).cpu())
+            if under_way is not None:
+                self._keep(under_way)
             wave.go(batch)
-            for name in ("x0", "fixed", "tokens", "redraws", "changes"):
-                getattr(self, name)[some, :length] = getattr(wave, name).cpu()
-            self.calls[some] = torch.from_numpy(wave.turns.calls) * self.reader.calls
-            self.hops += wave.hops
-            self.done += len(some)
+            self.done, under_way = self.done + len(some), wave
+        if under_way is not None:
+            self._keep(under_way)
+
+    def _keep(self, wave: "_Wave") -> None:
+        """What came of a wave, once it is there."""
+        some, length = wave.rows.cpu(), wave.tokens.shape[1]
+        wave.check(Later(wave.sound))
+        for name in ("x0", "fixed", "tokens", "redraws", "changes"):
+            getattr(self, name)[some, :length] = getattr(wave, name).cpu()
+        self.calls[some] = torch.from_numpy(wave.turns.calls) * self.reader.calls
+        self.hops += wave.hops
 
     def result(self) -> Generation:
         names = ("tokens", "x0", "fixed", "lengths", "calls", "redraws", "changes")
@@ -215,8 +225,11 @@ class _Wave:
             self.run.progress(self.run.done + len(self.rows) * asked // total, len(self.run.lengths))
             if call % LOOK == 0:
                 before, self.looked = self.looked, Later(self.sound)
-                self._check(before)
-        self._check(Later(self.sound))
+                self.check(before)
+
+    def check(self, sound: Later) -> None:
+        if not bool(sound.read()):
+            raise ValueError("the network gave NaN: look at its weights and its inputs")
 
     def _turn(self, rows: Indices, asks: bool) -> None:
         """The next turn of these sequences."""
@@ -298,7 +311,3 @@ class _Wave:
     def _sent_soon(self, x: Tensor) -> Tensor:
         """On the device; from page-locked memory a host need not wait for a GPU to copy."""
         return (x.pin_memory() if self.run.device.type == "cuda" else x).to(self.run.device, non_blocking=True)
-
-    def _check(self, sound: Later) -> None:
-        if not bool(sound.read()):
-            raise ValueError("the network gave NaN: look at its weights and its inputs")

@@ -1,12 +1,12 @@
 """Attention with rotary positions, through torch's scaled dot product."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from .short_attention import attend, fits
+from .short_attention import attend, fits, glance
 from .sizes import Size
 
 BASE = 10_000.0
@@ -74,21 +74,22 @@ class Attention(nn.Module):
         out: Tensor = self.out(self.mix(qkv, turn, past))
         return out
 
-    def offered(self, x: Float[Tensor, "B L D"], turn: Rotation) -> tuple[Tensor, Tensor]:
-        """What the positions offer to be seen: keys, turned, and values, (B, L, H, W) each."""
-        both = linear(x, self.qkv.weight[x.shape[-1] :]).unflatten(-1, (2, self.heads, -1))
-        keys, values = both.unbind(2)
-        return rotated(keys, turn).to(values.dtype), values.contiguous()  # rows of them are gathered
+    def offered(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 2 H W"]:
+        """What the positions offer to be seen: keys and values."""
+        return linear(x, self.qkv.weight[x.shape[-1] :]).unflatten(-1, (2, self.heads, -1))
 
     def glance(
-        self, x: Float[Tensor, "m D"], turn: Rotation, keys: Float[Tensor, "m L H W"], values: Float[Tensor, "m L H W"]
+        self,
+        x: Float[Tensor, "m D"],
+        row: Int[Tensor, " m"],
+        position: Int[Tensor, " m"],
+        offered: Float[Tensor, "B L 2 H W"],
+        turn: Rotation,
     ) -> Float[Tensor, "m D"]:
-        """As `forward` of single positions, of which each sees what its own sequence offers; `turn` is theirs."""
+        """As `forward` of single positions, of which each sees what its own sequence offers."""
         asked = linear(x, self.qkv.weight[: x.shape[-1]]).unflatten(-1, (self.heads, -1))
-        q = rotated(asked[None], turn)[0].to(keys.dtype)
-        with sdpa_kernel(PLANLESS):
-            seen = scaled_dot_product_attention(q[:, :, None], keys.transpose(1, 2), values.transpose(1, 2))
-        out: Tensor = self.out(seen.flatten(1))
+        mixed = glance if fits(offered) and not torch.is_grad_enabled() else glance_any
+        out: Tensor = self.out(mixed(asked, offered, row, position, *turn))
         return out
 
     def mix(self, qkv: Float[Tensor, "B L 3 H W"], turn: Rotation, past: Past | None) -> Float[Tensor, "B L D"]:
@@ -108,6 +109,22 @@ class Attention(nn.Module):
 
     def look(self, q: Tensor, k: Tensor, v: Tensor, past: Past | None) -> Tensor:
         return scaled_dot_product_attention(q, k, v)
+
+
+def glance_any(
+    asked: Float[Tensor, "m H W"],
+    offered: Float[Tensor, "B L 2 H W"],
+    row: Int[Tensor, " m"],
+    position: Int[Tensor, " m"],
+    cos: Tensor,
+    sin: Tensor,
+) -> Float[Tensor, "m D"]:
+    """Single queries, at their positions of these rows, by torch's own operations: of any length and on any device."""
+    keys, values = offered[row].unbind(2)
+    q = rotated(asked[None], (cos[position], sin[position]))[0].to(values.dtype)
+    k = rotated(keys, (cos, sin)).to(values.dtype)
+    with sdpa_kernel(PLANLESS):
+        return scaled_dot_product_attention(q[:, :, None], k.transpose(1, 2), values.transpose(1, 2)).flatten(1)
 
 
 class CausalAttention(Attention):

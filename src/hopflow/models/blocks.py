@@ -118,9 +118,8 @@ class Begun(NamedTuple):
     x: Tensor
     seen: Tensor
     gate: Tensor | None
-    keys: Tensor
-    values: Tensor
-    """(B, L, H, W) each."""
+    offered: Tensor
+    """Keys and values, (B, L, 2, H, W)."""
     clock: Tensor | None
     turn: Rotation
 
@@ -142,12 +141,11 @@ class Block(nn.Module):
     def begin(self, stream: Stream, clock: Tensor | None, turn: Rotation) -> Begun:
         """What every position must do, wherever it is finished."""
         x, seen, gate = self.attention.enter(stream, clock)
-        return Begun(x, seen, gate, *self._looking.offered(seen, turn), clock, turn)
+        return Begun(x, seen, gate, self._looking.offered(seen), clock, turn)
 
     def finish(self, begun: Begun, row: Int[Tensor, " m"], position: Int[Tensor, " m"]) -> Stream:
         """The stream at these positions, as sequences (m, 1, D) of their own."""
-        turn = begun.turn[0][position], begun.turn[1][position]
-        given = self._looking.glance(begun.seen[row, position], turn, begun.keys[row], begun.values[row])
+        given = self._looking.glance(begun.seen[row, position], row, position, begun.offered, begun.turn)
         gate = None if begun.gate is None else begun.gate[row]
         return self._think(Stream(begun.x[row, position][:, None], given[:, None], gate), begun.clock_of(row))
 

@@ -51,3 +51,14 @@ def _back(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tenso
 
 
 attend.register_autograd(_back, setup_context=_keep)
+
+
+def glance(asked: Tensor, offered: Tensor, row: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """What `attend` gives for single queries (m, H, W) at their positions of these rows of keys and values
+    (B, L, 2, H, W), as (m, H·W); without a gradient."""
+    from . import triton_attention
+
+    places = row.contiguous(), position.contiguous()
+    return triton_attention.glance(
+        asked.contiguous(), offered.contiguous(), *places, cos.contiguous(), sin.contiguous()
+    )
