@@ -19,6 +19,7 @@ pytest.importorskip("triton", reason="there is no triton to interpret kernels")
 
 import hopflow
 from hopflow import models
+from hopflow.categorical import categorical
 from hopflow.models.attention import rotated
 from hopflow.scores import _three
 
@@ -81,6 +82,27 @@ def test_sums_of_chances_over_blocks(n, v):
     close(top, exact.amax(1))
     chances = torch.nn.functional.pad((exact - exact.amax(1, keepdim=True)).exp(), (0, -width % triton_rows.SUMMED))
     close(sums, chances.unflatten(1, (-1, triton_rows.SUMMED)).sum(2))
+
+
+@pytest.mark.parametrize("v", [40, 300, 1_500])
+def test_a_token_is_drawn_where_the_running_sum_passes_a_number(v):
+    torch.manual_seed(0)
+    width, n = -(-v // 64) * 64, 60
+    logits, bias = 3 * torch.randn(n, width), torch.full((width,), -torch.inf)
+    bias[:v] = torch.randn(v)
+    bias[: v // 3] = -torch.inf  # impossible ones come first, and last
+    xt, shift, u = torch.randint(0, v, (n,)), torch.rand(n), torch.rand(n, dtype=torch.float64)
+    xt[0], u[1], u[2] = 1 << 30, 0.0, 1 - 2.0**-53
+    found, _ = triton_rows.draw(logits, bias, xt.int(), shift, u)
+    exact = logits.double() + bias
+    exact[torch.arange(1, n), xt[1:]] += shift[1:]
+    p = exact.softmax(1)
+    own, above = (x.gather(1, found[:, None])[:, 0] for x in (p, p.cumsum(1)))
+    assert bool((own > 0).all())
+    assert bool(((u > above - own - 1e-6) & (u < above + 1e-6)).all())
+    assert float((found == categorical(exact, u)).double().mean()) > 0.98
+    logits[4] = torch.nan
+    assert torch.isnan(triton_rows.draw(logits, bias, xt.int(), shift, u)[1][4]).any()
 
 
 @pytest.mark.parametrize("shape", [(2, 13, 3, 32), (1, 20, 1, 64), (1, 128, 2, 64), (1, 70, 7, 32)], ids=str)

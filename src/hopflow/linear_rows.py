@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .categorical import passed
 from .network import narrow
 
 PAD = 64
@@ -79,15 +78,9 @@ class WideHead:
         """
         if self._kernels is None:
             return None
-        logits, width = self._product(features), self._kernels.SUMMED
-        top, sums = self._kernels.block_sums(logits, self._bias, xt.int(), shift.float())
-        block, left = passed(sums.double(), u.double())
-        column = width * block[:, None] + torch.arange(width, device=logits.device)
-        inside = column.clamp(max=logits.shape[1] - 1)
-        by = torch.where(column == xt[:, None], shift[:, None].float(), 0.0)
-        p = (logits.gather(1, inside) + self._bias[inside] + by - top[:, None]).exp()
-        place, _ = passed(p.masked_fill(column >= self._count, 0).double(), left)
-        return (width * block + place).clamp(max=self._count - 1), ~torch.isnan(sums).any()
+        given = self._product(features), self._bias, xt.int(), shift.float(), u.double()
+        tokens, sums = self._kernels.draw(*given)
+        return tokens.clamp(max=self._count - 1), ~torch.isnan(sums).any()  # of NaN come tokens that there are not
 
     def _product(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n W"]:
         high, low = _halves(features.float())

@@ -101,6 +101,18 @@ def block_sums(logits: Tensor, bias: Tensor, xt: Tensor, shift: Tensor) -> tuple
     return top, sums
 
 
+def draw(logits: Tensor, bias: Tensor, xt: Tensor, shift: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row, shifted at xt: the token at u, as `categorical` finds it, and the sums in which NaN would show."""
+    n, width = logits.shape
+    top, sums = block_sums(logits, bias, xt, shift)
+    tokens = torch.empty(n, dtype=torch.int64, device=logits.device)
+    arguments = (logits, bias, xt, shift, u, top, sums, tokens, width, sums.shape[1])
+    if n:
+        with torch.cuda.device_of(logits):
+            _draw[(n,)](*arguments, BLOCKS=triton.next_power_of_2(sums.shape[1]), SUMMED=SUMMED, num_warps=WARPS)
+    return tokens, sums
+
+
 @triton.jit
 def _shifted(here, bias, token, by, j, width):  # type: ignore[no-untyped-def]
     x = tl.load(here + j, mask=j < width, other=-float("inf")).to(tl.float32)
@@ -124,3 +136,30 @@ def _block_sums(  # type: ignore[no-untyped-def]
         p = tl.exp(_shifted(here, bias, token, by, start + tl.arange(0, BLOCK), width) - most)
         which = start // SUMMED + tl.arange(0, each)
         tl.store(sums + row * blocks + which, tl.sum(tl.reshape(p, [each, SUMMED]), 1), mask=which < blocks)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _passed(mass, u, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """As `categorical.passed`: where the running sum passes the share u of the total, and how far into that entry."""
+    j, sums = tl.arange(0, SIZE), tl.cumsum(mass, 0)
+    total = tl.max(sums, 0)
+    target = tl.minimum(u * total, total - total * 2.220446049250313e-16)  # below the total, if u is rounded up to 1
+    at = tl.min(tl.where((sums > target) & (mass > 0), j, SIZE), 0)
+    at = tl.where(at < SIZE, at, tl.max(tl.where(mass > 0, j, 0), 0))  # sums in a tree need not rise to the last digit
+    here = tl.where(j == at, mass, 0.0)
+    share = 1 - (tl.sum(tl.where(j == at, sums, 0.0), 0) - target) / tl.sum(here, 0)
+    return at, tl.minimum(tl.maximum(share, 0.0), 1.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _draw(  # type: ignore[no-untyped-def]
+    logits, bias, xt, shift, u, top, sums, tokens, width, blocks, BLOCKS: tl.constexpr, SUMMED: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, BLOCKS)
+    mass = tl.load(sums + row * blocks + i, mask=i < blocks, other=0.0).to(tl.float64)
+    block, left = _passed(mass, tl.load(u + row), BLOCKS)
+    j = block * SUMMED + tl.arange(0, SUMMED)
+    x = _shifted(logits + row * width, bias, tl.load(xt + row), tl.load(shift + row), j, width)
+    place, _ = _passed(tl.exp(x - tl.load(top + row)).to(tl.float64), left, SUMMED)
+    tl.store(tokens + row, (block * SUMMED + place).to(tl.int64))

@@ -10,9 +10,10 @@ import torch
 from ..flow import Flow
 from ..models import Transformer
 from ..network import resting
+from ..reader import GPU_TOKENS
 from ..recipes.choices import kind_of
 from ..samplers import Euler, RandomOrder, Sampler
-from ..sampling import generate
+from ..sampling import How, generate
 from ..sources import Source
 from ..training.devices import autocast, choose_precision
 from .memory import Peak
@@ -107,11 +108,13 @@ def _network(case: Case, flow: Flow) -> Transformer:
 
 
 def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: str, compile: bool = False) -> Row:
-    if compile:  # not timed: it is done once, and kept
-        generate(model, flow, n=case.n, length=case.length, steps=2, seed=case.seed, compile=True)
+    how: How = {"sampler": sampler, "seed": case.seed, "compile": compile}
+    if case.device.type == "cuda":  # not timed: what is compiled is so once, and kept
+        generate(model, flow, n=min(case.n, GPU_TOKENS // case.length), length=case.length, **how)
+        _finish(case.device)
     with Peak(case.device) as peak:
         started = time.perf_counter()
-        out = generate(model, flow, n=case.n, length=case.length, sampler=sampler, seed=case.seed, compile=compile)
+        out = generate(model, flow, n=case.n, length=case.length, **how)
         _finish(case.device)
         seconds = time.perf_counter() - started
     calls, steps = float(out.calls.double().mean()), out.steps or case.length
