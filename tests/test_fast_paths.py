@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import hopflow as hf
 import toys
+from hopflow import costs
 from hopflow.categorical import categorical
 from hopflow.linear_rows import PAD, WideHead, kernels, linear_three, plain
 from hopflow.models import add_norm, short_attention
@@ -112,6 +113,10 @@ def test_attention_over_short_sequences_and_its_gradient(dtype, shape):
     found.backward(upstream)
     exact.backward(upstream.double())
     assert apart(found, exact) < LOOSE[dtype]
+    row, position = torch.randint(0, b, (9,), device="cuda"), torch.randint(0, length, (9,), device="cuda")
+    asked, offered = qkv.detach()[row, position, 0], qkv.detach()[:, :, 1:]
+    single = short_attention.glance(asked, offered, row, position, *turn)
+    assert apart(single, exact.detach()[row, position]) < LOOSE[dtype]
     # of a single position nothing goes back but values: the rest of the gradient is zero
     assert apart(qkv.grad, wide.grad) < LOOSE[dtype]
 
@@ -215,6 +220,20 @@ def test_what_is_dropped_is_so_by_chance_and_the_same_for_the_same_seed():
     for dim in (0, 1, 2):
         sums = one.sum(dim) / (variance * one.shape[dim]) ** 0.5
         assert float(sums.var()) == pytest.approx(1, abs=5 * (2 / sums.numel()) ** 0.5 + 0.05)
+
+
+@gpu
+@pytest.mark.parametrize("shape", [(7, 20), (50_257, 768), (3, 5_000)], ids=str)
+def test_a_table_about_its_middle_is_rounded_as_torch_rounds_and_a_snapshot_costs_the_same(shape):
+    torch.manual_seed(0)
+    table = 1 + torch.randn(shape, device="cuda")
+    middle = table[:: max(1, len(table) // costs.SAMPLED)].mean(0)
+    exact = torch.sub(table, middle, out=torch.empty(shape, dtype=torch.bfloat16, device="cuda"))
+    assert torch.equal(costs._about_the_middle(table), exact)
+    x0, x1 = torch.randint(0, shape[0], (2, 9, 5), device="cuda")
+    cost = hf.SquaredEmbedding()
+    one, other = cost.split(x0, x1, table), cost.split(x0, x1, cost.snapshot(table))
+    assert torch.equal(one.full(), other.full())
 
 
 @gpu

@@ -32,7 +32,7 @@ def plainly(package: ModuleType, name: str) -> ModuleType:
     return module
 
 
-triton_rows = plainly(hopflow, "triton_rows")
+triton_rows, triton_table = (plainly(hopflow, name) for name in ("triton_rows", "triton_table"))
 triton_add_norm, triton_attention, triton_gelu = (
     plainly(models, name) for name in ("triton_add_norm", "triton_attention", "triton_gelu")
 )
@@ -178,3 +178,12 @@ def test_gelu_with_a_bias(n, width):
     to_x, to_bias = triton_gelu.backward(grad, x, bias)
     close(to_x, wide.grad)
     close(to_bias, wide_bias.grad)
+
+
+@pytest.mark.parametrize("shape", [(7, 20), (130, 33), (3, 5_000)], ids=str)
+def test_a_table_about_its_middle(shape):
+    torch.manual_seed(0)
+    table, middle = torch.randn(shape), torch.randn(shape[1])
+    assert torch.equal(triton_table.moved(table, middle, torch.float32), table - middle)
+    rounded = triton_table.moved(table, middle, torch.bfloat16)  # by the interpreter, which cuts digits off
+    torch.testing.assert_close(rounded.float(), table - middle, rtol=2**-7, atol=0)

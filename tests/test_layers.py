@@ -28,6 +28,7 @@ LAYERS = (
         "split",
         "linear_rows",
         "triton_rows",
+        "triton_table",
     ),
     ("sources", "paths", "predictions", "scores", "velocities", "divergences", "costs", "ot", "sinkhorn", "picks"),
     ("couplings", "objectives"),

@@ -60,9 +60,9 @@ class Pretend(Side):
         self.device = device
         self.asked: list[torch.Tensor] = []
 
-    def now(self, table):
-        self.asked.append(table.detach().clone())
-        return self.asked[-1]
+    def handed(self, copy):
+        self.asked.append(copy)
+        return copy
 
     def up(self, rows):
         return rows.clone()

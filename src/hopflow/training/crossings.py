@@ -68,7 +68,7 @@ class Side:
         table: Float[Tensor, "V D"],
     ) -> dict[str, Tensor]:
         """The source rows at these uniform numbers, and the cost of all pairs under the table as it is now."""
-        now = self.now(table)
+        now = self.handed(cost.snapshot(table))  # the update comes after it
         with torch.no_grad(), self.beside():
             x0 = source.at(self.up(u))
             split = cost.split(x0, self.up(x1), now)
@@ -84,9 +84,8 @@ class Side:
                 (staged[name] if staged else sheet[name]).copy_(part, non_blocking=True)
             return Crossing(self.mark(), staged, sheet)
 
-    def now(self, table: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
-        """The table after all that the step's own stream was asked so far: the update comes after this copy."""
-        copy = table.detach().clone()
+    def handed(self, copy: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
+        """What the step's own stream makes, to the second stream once it is made."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         copy.record_stream(self.stream)
         return copy
