@@ -17,6 +17,7 @@ from hopflow.models.attention import rotated
 from hopflow.models.gelu_linear import gelu_linear
 from hopflow.scores import _three
 from hopflow.training.checkpoint import latest
+from hopflow.training.ema import Ema
 from hopflow.training.settings import Settings
 from hopflow.training.shares import Share
 from hopflow.training.tasks import FlowTask
@@ -234,6 +235,17 @@ def test_a_table_about_its_middle_is_rounded_as_torch_rounds_and_a_snapshot_cost
     cost = hf.SquaredEmbedding()
     one, other = cost.split(x0, x1, table), cost.split(x0, x1, cost.snapshot(table))
     assert torch.equal(one.full(), other.full())
+
+
+@gpu
+@pytest.mark.parametrize("sound", [0.0, 1.0])
+def test_an_average_of_a_large_table_moves_as_torch_would_move_it(sound):
+    torch.manual_seed(0)
+    first, then = torch.randn(2, 50_257, 96, device="cuda")
+    average = Ema(first, 0.9)
+    average.update(then, 100, torch.tensor(sound, device="cuda"))
+    torch.testing.assert_close(average.value, first.lerp(then, 0.1 * sound))
+    assert sound or torch.equal(average.value, first)
 
 
 @gpu

@@ -187,3 +187,13 @@ def test_a_table_about_its_middle(shape):
     assert torch.equal(triton_table.moved(table, middle, torch.float32), table - middle)
     rounded = triton_table.moved(table, middle, torch.bfloat16)  # by the interpreter, which cuts digits off
     torch.testing.assert_close(rounded.float(), table - middle, rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1, 0.7, 1.0])
+def test_an_average_moves_towards_a_table(weight):
+    torch.manual_seed(0)
+    average, table = torch.randn(2, 70, 99)
+    exact = average.double().lerp(table.double(), torch.tensor(weight).double())
+    triton_table.lerp_(average, table, torch.tensor(weight))
+    close(average, exact)
+    assert weight < 1 or torch.equal(average, table)

@@ -256,9 +256,9 @@ class _Wave:
         """The network's logits at places of this batch, each sequence at its own time."""
         at = self._there(rows)
         labels = None if self.labels is None else self.labels[at]
-        unprompted = torch.where(self.fixed[at], self.source[at], self.tokens[at])
-        clock = self._sent_soon(torch.from_numpy(t).to(self.run.clock))
-        return self.run.reader.read(self.tokens[at], clock, unprompted, labels)
+        tokens, clock = self.tokens[at], self._sent_soon(torch.from_numpy(t).to(self.run.clock))
+        unprompted = torch.where(self.fixed[at], self.source[at], tokens) if self.run.reader.calls > 1 else tokens
+        return self.run.reader.read(tokens, clock, unprompted, labels)
 
     def _log_p(self, logits: Float[Tensor, "m Vd"], xt: Int[Tensor, " m"], e: Events) -> Float[Tensor, "m Vd"]:
         log_p = self.run.flow.prediction.log_probs(logits, xt, e.rest, self.run.flow.source)

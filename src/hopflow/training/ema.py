@@ -7,6 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..linear_rows import WORKS
+
+LARGE = 1 << 22
+"""Numbers from which a kernel of its own is worth starting."""
+
 
 class Ema:
     """m ← β_t m + (1 - β_t) x with β_t = min(β, (1 + t)/(10 + t)), in float32 whatever the tensor's type. App. C [C]
@@ -31,8 +36,11 @@ class Ema:
         """Take in the tensor as it is after the update of this step; not at all where `sound` is 0."""
         if tensor.shape != self.value.shape:
             raise ValueError(f"the average is of shape {tuple(self.value.shape)}; got {tuple(tensor.shape)}")
-        weight = 1 - self.rate(step)
-        self.value.lerp_(tensor.detach().to(self.value), weight if sound is None else weight * sound)
+        weight, now = 1 - self.rate(step), tensor.detach().to(self.value)
+        if sound is None:
+            self.value.lerp_(now, weight)
+        else:
+            _move(self.value, now, weight * sound)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"value": self.value.clone()}
@@ -64,7 +72,7 @@ class WeightEma:
             return
         by = weight * sound
         for average, weights in zip(self.weights.values(), now, strict=True):
-            average.lerp_(weights, by)
+            _move(average, weights, by)
 
     @contextmanager
     def worn(self, model: nn.Module) -> Iterator[None]:
@@ -75,6 +83,17 @@ class WeightEma:
             yield
         finally:
             _put(model, own)
+
+
+def _move(average: Float[Tensor, "..."], tensor: Float[Tensor, "..."], weight: Float[Tensor, ""]) -> None:
+    """average.lerp_(tensor, weight), with a weight on the device."""
+    alike = average.is_contiguous() and tensor.is_contiguous()
+    if not (WORKS and average.is_cuda and average.numel() >= LARGE and alike):
+        average.lerp_(tensor, weight)
+        return
+    from .. import triton_table
+
+    triton_table.lerp_(average, tensor, weight)
 
 
 @torch.no_grad()
