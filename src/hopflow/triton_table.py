@@ -10,7 +10,7 @@ NUMBERS = 4096
 
 
 def moved(table: Tensor, middle: Tensor, dtype: torch.dtype) -> Tensor:
-    """table - middle (D,) in another type, in one pass; torch's own, of two types, runs at a third of the memory's speed."""
+    """table - middle (D,) in another type, in one pass; torch's own runs at a third of the memory's speed."""
     rows, width = table.shape
     out = torch.empty(rows, width, dtype=dtype, device=table.device)
     size = triton.next_power_of_2(width)
