@@ -241,6 +241,7 @@ def test_rounded_to_bfloat16_as_on_a_gpu_the_best_pairs_are_as_good_and_cost_wha
     assert rounded.pairwise.dtype == torch.float32
     kept = SquaredEmbedding().snapshot(e)
     assert kept.dtype == torch.bfloat16
+    assert torch.equal(type("Own", (SquaredEmbedding,), {})().snapshot(e), e)
     assert torch.equal(SquaredEmbedding().split(x0, x1, kept).full(), rounded.full())
     apart = (rounded.full().double() - exact.full()).abs().max() / exact.max()
     assert 1e-6 < float(apart) < 1e-3

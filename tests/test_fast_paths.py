@@ -115,8 +115,8 @@ def test_attention_over_short_sequences_and_its_gradient(dtype, shape):
     exact.backward(upstream.double())
     assert apart(found, exact) < LOOSE[dtype]
     row, position = torch.randint(0, b, (9,), device="cuda"), torch.randint(0, length, (9,), device="cuda")
-    asked, offered = qkv.detach()[row, position, 0], qkv.detach()[:, :, 1:]
-    single = short_attention.glance(asked, offered, row, position, *turn)
+    asked, keys, values = qkv.detach()[row, position, 0], rotated(qkv.detach()[:, :, 1], turn), qkv.detach()[:, :, 2]
+    single = short_attention.glance(asked, keys.to(dtype), values, row, position, *turn)
     assert apart(single, exact.detach()[row, position]) < LOOSE[dtype]
     # of a single position nothing goes back but values: the rest of the gradient is zero
     assert apart(qkv.grad, wide.grad) < LOOSE[dtype]

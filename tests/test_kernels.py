@@ -90,9 +90,9 @@ def test_a_token_is_drawn_where_the_running_sum_passes_a_number(v):
     width, n = -(-v // 64) * 64, 60
     logits, bias = 3 * torch.randn(n, width), torch.full((width,), -torch.inf)
     bias[:v] = torch.randn(v)
-    bias[: v // 3] = -torch.inf  # impossible ones come first, and last
+    bias[: v // 3] = bias[-v // 4 :] = -torch.inf  # impossible ones come first and last, whole blocks of them
     xt, shift, u = torch.randint(0, v, (n,)), torch.rand(n), torch.rand(n, dtype=torch.float64)
-    xt[0], u[1], u[2] = 1 << 30, 0.0, 1 - 2.0**-53
+    xt[0], u[1], u[2] = 1 << 30, 0.0, 1.0  # which is what a number may be rounded to
     found, _ = triton_rows.draw(logits, bias, xt.int(), shift, u)
     exact = logits.double() + bias
     exact[torch.arange(1, n), xt[1:]] += shift[1:]
@@ -122,8 +122,8 @@ def test_attention_with_turned_queries_and_keys(shape, monkeypatch):
     exact.backward(grad.double())
     close(triton_attention.forward(qkv, *turn), exact)
     row, position = torch.randint(0, b, (9,)), torch.randint(0, length, (9,))
-    asked, offered = qkv[row, position, 0], qkv[:, :, 1:].contiguous()
-    close(triton_attention.glance(asked, offered, row, position, *turn), exact[row, position])
+    asked, keys, values = qkv[row, position, 0], rotated(qkv[:, :, 1], turn), qkv[:, :, 2].contiguous()
+    close(triton_attention.glance(asked, keys, values, row, position, *turn), exact[row, position])
     close(triton_attention.backward(grad, qkv, *turn), wide.grad)
 
 

@@ -59,7 +59,7 @@ class SequenceCost(ABC):
         """c(x0_i, x1_i): the true cost of the pairs as they stand."""
 
     def snapshot(self, embedding: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
-        """A copy of a table that goes on to change, or as much of it as gives the same costs."""
+        """What `split` needs of a table that goes on to change: a copy, or less, never a view of it."""
         return embedding.detach().clone()
 
     def matrix(
@@ -193,7 +193,8 @@ class SquaredEmbedding(_InEmbeddingSpace):
         return _products(x0, x1, _about_the_middle(_table(embedding)))
 
     def snapshot(self, embedding: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
-        return _about_the_middle(embedding.detach()) if rounds(embedding) else super().snapshot(embedding)
+        short = rounds(embedding) and type(self) is SquaredEmbedding  # another class may read what is left out
+        return _about_the_middle(embedding.detach()) if short else super().snapshot(embedding)
 
     def matrix(
         self,

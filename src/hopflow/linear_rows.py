@@ -80,7 +80,7 @@ class WideHead:
             return None
         given = self._product(features), self._bias, xt.int(), shift.float(), u.double()
         tokens, sums = self._kernels.draw(*given)
-        return tokens.clamp(max=self._count - 1), ~torch.isnan(sums).any()  # of NaN come tokens that there are not
+        return tokens, ~torch.isnan(sums).any()
 
     def _product(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n W"]:
         high, low = _halves(features.float())

@@ -122,7 +122,8 @@ class _Run:
         self.clock = clock_dtype(model)
         self.labels, self.keeps = how.get("labels"), how.get("trajectory", False)
         self.progress = how.get("progress", lambda done, count: None)
-        self.prompts, self.lengths = prompts, torch.tensor([len(prompt) for prompt in prompts])
+        self.prompts = prompts.cpu() if isinstance(prompts, Tensor) else [prompt.cpu() for prompt in prompts]
+        self.lengths = torch.tensor([len(prompt) for prompt in prompts])
         self._check()
         shape = (len(prompts), int(self.lengths.max()))
         self.tokens, self.x0 = (torch.full(shape, HOLE) for _ in range(2))
@@ -138,16 +139,17 @@ class _Run:
         batch, under_way = self.batch or self.reader.batch(length, self.device), None
         for some in rows.split(WAVE * batch):
             # its events are drawn while a GPU still works on the wave before
-            wave = _Wave(self, some, torch.stack([self.prompts[row] for row in some.tolist()]).cpu())
-            if under_way is not None:
-                self._keep(under_way)
-            wave.go(batch)
-            self.done, under_way = self.done + len(some), wave
-        if under_way is not None:
+            wave = _Wave(self, some, torch.stack([self.prompts[row] for row in some.tolist()]))
             self._keep(under_way)
+            under_way = wave
+            wave.go(batch)
+            self.done += len(some)
+        self._keep(under_way)
 
-    def _keep(self, wave: "_Wave") -> None:
+    def _keep(self, wave: "_Wave | None") -> None:
         """What came of a wave, once it is there."""
+        if wave is None:
+            return
         some, length = wave.rows.cpu(), wave.tokens.shape[1]
         wave.check(Later(wave.sound))
         for name in ("x0", "fixed", "tokens", "redraws", "changes"):

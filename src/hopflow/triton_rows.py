@@ -142,10 +142,10 @@ def _block_sums(  # type: ignore[no-untyped-def]
 def _passed(mass, u, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     """As `categorical.passed`: where the running sum passes the share u of the total, and how far into that entry."""
     j, sums = tl.arange(0, SIZE), tl.cumsum(mass, 0)
-    total = tl.max(sums, 0)
-    target = tl.minimum(u * total, total - total * 2.220446049250313e-16)  # below the total, if u is rounded up to 1
+    target = u * tl.max(sums, 0)
     at = tl.min(tl.where((sums > target) & (mass > 0), j, SIZE), 0)
-    at = tl.where(at < SIZE, at, tl.max(tl.where(mass > 0, j, 0), 0))  # sums in a tree need not rise to the last digit
+    # the last one, where nothing is above: u is rounded up to 1, or sums in a tree do not rise to the last digit
+    at = tl.where(at < SIZE, at, tl.max(tl.where(mass > 0, j, 0), 0))
     here = tl.where(j == at, mass, 0.0)
     share = 1 - (tl.sum(tl.where(j == at, sums, 0.0), 0) - target) / tl.sum(here, 0)
     return at, tl.minimum(tl.maximum(share, 0.0), 1.0)

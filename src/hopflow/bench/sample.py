@@ -110,7 +110,7 @@ def _network(case: Case, flow: Flow) -> Transformer:
 def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: str, compile: bool = False) -> Row:
     how: How = {"sampler": sampler, "seed": case.seed, "compile": compile}
     if case.device.type == "cuda":  # not timed: what is compiled is so once, and kept
-        generate(model, flow, n=min(case.n, GPU_TOKENS // case.length), length=case.length, **how)
+        generate(model, flow, n=max(1, min(case.n, GPU_TOKENS // case.length)), length=case.length, **how)
         _finish(case.device)
     with Peak(case.device) as peak:
         started = time.perf_counter()

@@ -74,22 +74,25 @@ class Attention(nn.Module):
         out: Tensor = self.out(self.mix(qkv, turn, past))
         return out
 
-    def offered(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 2 H W"]:
-        """What the positions offer to be seen: keys and values."""
-        return linear(x, self.qkv.weight[x.shape[-1] :]).unflatten(-1, (2, self.heads, -1))
+    def offered(self, x: Float[Tensor, "B L D"], turn: Rotation) -> tuple[Tensor, Tensor]:
+        """What the positions offer to be seen: keys, turned, and values, (B, L, H, W) each."""
+        both = linear(x, self.qkv.weight[x.shape[-1] :]).unflatten(-1, (2, self.heads, -1))
+        keys, values = both.unbind(2)
+        return rotated(keys, turn).to(values.dtype), values.contiguous()  # rows of them are gathered
 
     def glance(
         self,
         x: Float[Tensor, "m D"],
         row: Int[Tensor, " m"],
         position: Int[Tensor, " m"],
-        offered: Float[Tensor, "B L 2 H W"],
+        keys: Float[Tensor, "B L H W"],
+        values: Float[Tensor, "B L H W"],
         turn: Rotation,
     ) -> Float[Tensor, "m D"]:
         """As `forward` of single positions, of which each sees what its own sequence offers."""
         asked = linear(x, self.qkv.weight[: x.shape[-1]]).unflatten(-1, (self.heads, -1))
-        mixed = glance if fits(offered) and not torch.is_grad_enabled() else glance_any
-        out: Tensor = self.out(mixed(asked, offered, row, position, *turn))
+        look = glance_any if torch.is_grad_enabled() or not fits(keys) else glance  # which has no gradient
+        out: Tensor = self.out(look(asked, keys, values, row, position, *turn))
         return out
 
     def mix(self, qkv: Float[Tensor, "B L 3 H W"], turn: Rotation, past: Past | None) -> Float[Tensor, "B L D"]:
@@ -113,18 +116,18 @@ class Attention(nn.Module):
 
 def glance_any(
     asked: Float[Tensor, "m H W"],
-    offered: Float[Tensor, "B L 2 H W"],
+    keys: Float[Tensor, "B L H W"],
+    values: Float[Tensor, "B L H W"],
     row: Int[Tensor, " m"],
     position: Int[Tensor, " m"],
     cos: Tensor,
     sin: Tensor,
 ) -> Float[Tensor, "m D"]:
     """Single queries, at their positions of these rows, by torch's own operations: of any length and on any device."""
-    keys, values = offered[row].unbind(2)
-    q = rotated(asked[None], (cos[position], sin[position]))[0].to(values.dtype)
-    k = rotated(keys, (cos, sin)).to(values.dtype)
+    q = rotated(asked[None], (cos[position], sin[position]))[0].to(keys.dtype)
+    k, v = (part[row].transpose(1, 2) for part in (keys, values))
     with sdpa_kernel(PLANLESS):
-        return scaled_dot_product_attention(q[:, :, None], k.transpose(1, 2), values.transpose(1, 2)).flatten(1)
+        return scaled_dot_product_attention(q[:, :, None], k, v).flatten(1)
 
 
 class CausalAttention(Attention):

@@ -118,8 +118,9 @@ class Begun(NamedTuple):
     x: Tensor
     seen: Tensor
     gate: Tensor | None
-    offered: Tensor
-    """Keys and values, (B, L, 2, H, W)."""
+    keys: Tensor
+    values: Tensor
+    """(B, L, H, W) each, keys turned by their positions."""
     clock: Tensor | None
     turn: Rotation
 
@@ -141,11 +142,12 @@ class Block(nn.Module):
     def begin(self, stream: Stream, clock: Tensor | None, turn: Rotation) -> Begun:
         """What every position must do, wherever it is finished."""
         x, seen, gate = self.attention.enter(stream, clock)
-        return Begun(x, seen, gate, self._looking.offered(seen), clock, turn)
+        return Begun(x, seen, gate, *self._looking.offered(seen, turn), clock, turn)
 
     def finish(self, begun: Begun, row: Int[Tensor, " m"], position: Int[Tensor, " m"]) -> Stream:
         """The stream at these positions, as sequences (m, 1, D) of their own."""
-        given = self._looking.glance(begun.seen[row, position], row, position, begun.offered, begun.turn)
+        seen = begun.seen[row, position]
+        given = self._looking.glance(seen, row, position, begun.keys, begun.values, begun.turn)
         gate = None if begun.gate is None else begun.gate[row]
         return self._think(Stream(begun.x[row, position][:, None], given[:, None], gate), begun.clock_of(row))
 

@@ -1,4 +1,7 @@
-"""Attention over short sequences on a GPU, rotary positions included, as operations that a compiler leaves whole."""
+"""Attention over short sequences on a GPU, rotary positions included: operations that a compiler leaves whole.
+
+`glance` is none of these; it is asked for a few positions at a time, outside of what is compiled.
+"""
 
 import torch
 from torch import Tensor
@@ -12,7 +15,7 @@ WIDTHS = (32, 64)
 
 
 def fits(qkv: Tensor) -> bool:
-    """Whether (B, L, 3, H, W) is of a size, type and place that the kernels are for."""
+    """Whether (B, L, …, W) is of a size, type and place that the kernels are for."""
     small = qkv.shape[1] <= LONGEST and qkv.shape[-1] in WIDTHS
     return small and qkv.device.type == "cuda" and qkv.dtype in NARROW and WORKS
 
@@ -53,12 +56,13 @@ def _back(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tenso
 attend.register_autograd(_back, setup_context=_keep)
 
 
-def glance(asked: Tensor, offered: Tensor, row: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """What `attend` gives for single queries (m, H, W) at their positions of these rows of keys and values
-    (B, L, 2, H, W), as (m, H·W); without a gradient."""
+def glance(
+    asked: Tensor, keys: Tensor, values: Tensor, row: Tensor, position: Tensor, cos: Tensor, sin: Tensor
+) -> Tensor:
+    """What `attend` gives for single queries (m, H, W) at positions of these rows, as (m, H·W); without a gradient.
+
+    Keys and values are (B, L, H, W), and keys are turned already.
+    """
     from . import triton_attention
 
-    places = row.contiguous(), position.contiguous()
-    return triton_attention.glance(
-        asked.contiguous(), offered.contiguous(), *places, cos.contiguous(), sin.contiguous()
-    )
+    return triton_attention.glance(*(x.contiguous() for x in (asked, keys, values, row, position, cos, sin)))

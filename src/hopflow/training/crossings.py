@@ -68,7 +68,7 @@ class Side:
         table: Float[Tensor, "V D"],
     ) -> dict[str, Tensor]:
         """The source rows at these uniform numbers, and the cost of all pairs under the table as it is now."""
-        now = self.handed(cost.snapshot(table))  # the update comes after it
+        now = self.handed(cost.snapshot(table))
         with torch.no_grad(), self.beside():
             x0 = source.at(self.up(u))
             split = cost.split(x0, self.up(x1), now)
@@ -85,7 +85,7 @@ class Side:
             return Crossing(self.mark(), staged, sheet)
 
     def handed(self, copy: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
-        """What the step's own stream makes, to the second stream once it is made."""
+        """Made by the step's own stream, before its update; the second stream waits for it, and keeps its memory."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         copy.record_stream(self.stream)
         return copy

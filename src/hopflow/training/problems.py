@@ -147,7 +147,10 @@ def posed(draw: Draw, sheet: Sheet) -> Problem | Priced:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread, here and in workers: a matrix product's last bits depend on how many share its sums."""
+    """One torch thread, here and in workers: a matrix product's last bits depend on how many share its sums.
+
+    And one does not wait for the others, of which some may have no core.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
