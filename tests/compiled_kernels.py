@@ -1,0 +1,72 @@
+"""Compile every kernel for a GPU that need not be here, with the arguments that the wrappers pass; run as a script.
+
+Triton's interpreter knows no types of a compiler, and forgives what a compiler does not.
+"""
+
+import inspect
+import sys
+from types import SimpleNamespace
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from hopflow import triton_rows, triton_table
+from hopflow.models import triton_add_norm, triton_attention, triton_gelu
+
+HOPPER = GPUTarget("cuda", 90, 32)
+KINDS = {
+    torch.bfloat16: "*bf16",
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+KINDS |= {torch.float16: "*fp16", int: "i32", float: "fp32"}
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
+
+
+def compiled(self: JITFunction, *args: object, grid: object, warmup: bool, **keys: object) -> None:
+    """In place of a launch."""
+    options = {name: keys.pop(name) for name in OPTIONS if name in keys}
+    given = inspect.signature(self.fn).bind(*args, **keys).arguments
+    fixed = {p.name for p in self.params if p.is_constexpr} | {name for name, value in given.items() if value is None}
+    signature = {
+        name: "constexpr" if name in fixed else KINDS[value.dtype if isinstance(value, torch.Tensor) else type(value)]
+        for name, value in given.items()
+    }
+    constants = {(self.arg_names.index(name),): given[name] for name in fixed}
+    triton.compile(ASTSource(self, signature, constants), target=HOPPER, options=options)
+    sys.stdout.write(f"{self.fn.__module__}.{self.fn.__name__}\n")
+
+
+def main() -> None:
+    JITFunction.run = compiled
+    torch.cuda.get_device_properties = lambda device: SimpleNamespace(shared_memory_per_block_optin=227 << 10)
+    rows, tokens, u = torch.zeros(5, 128), torch.zeros(5, dtype=torch.int32), torch.zeros(5, dtype=torch.float64)
+    bias, three = torch.zeros(128), torch.zeros(5, 3)
+    for logits in (rows, rows.bfloat16()):
+        triton_rows.forward(logits, bias, tokens, tokens)
+        triton_rows.backward_(logits, bias, tokens, tokens, three, three)
+    triton_rows.draw(rows, bias, tokens, three[:, 0], u)
+    triton_table.moved(torch.zeros(9, 768), torch.zeros(768), torch.bfloat16)
+    triton_table.lerp_(torch.zeros(9, 768), torch.zeros(9, 768), torch.zeros(()))
+    for dtype in (torch.bfloat16, torch.float16):
+        for length, width in ((128, 64), (100, 32)):
+            qkv, turn = torch.zeros(2, length, 3, 6, width, dtype=dtype), torch.zeros(2, length, width // 2)
+            triton_attention.forward(qkv, *turn)
+            triton_attention.backward(torch.zeros(2, length, 6 * width, dtype=dtype), qkv, *turn)
+            triton_attention.glance(qkv[0, :5, 0], qkv[:, :, 1], qkv[:, :, 2], tokens.long(), tokens.long(), *turn)
+        x, part, one = torch.zeros(3, 128, 768, dtype=dtype), torch.zeros(3, 1, 768, dtype=dtype), torch.tensor(1)
+        for seed, dropped in ((None, 0.0), (one, 0.1)):
+            out, _, stats = triton_add_norm.forward(x, x, part, part, part, 1.0, seed, dropped, 1e-5, dtype)
+            triton_add_norm.backward(x, x, out, x, part, part, stats, 1.0, seed, dropped)
+        y, added = torch.zeros(64, 3072, dtype=dtype), torch.zeros(3072, dtype=dtype)
+        triton_gelu.forward(y, added)
+        triton_gelu.backward(y, y, added)
+
+
+if __name__ == "__main__":
+    main()
