@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import Allocations, name
-from hopflow import costs
+from hopflow import costs, products
 from hopflow.costs import EXAMPLES, Cost, Embedding, Hamming, OneStepLikelihood, SquaredEmbedding, TokenMatrix
 from hopflow.ot import assignment
 from toys import generator
@@ -116,7 +116,7 @@ def test_sequences_without_positions_are_refused():
 
 @pytest.mark.parametrize("vocab", [3, costs.FEW_TOKENS, costs.FEW_TOKENS + 1, 2**16, 2**16 + 3, 2**24 + 3])
 def test_hamming_counts_alike_for_few_tokens_many_and_very_many(vocab, monkeypatch):
-    monkeypatch.setattr(costs, "CACHED", 1000)  # several chunks
+    monkeypatch.setattr(products, "CACHED", 1000)  # several chunks
     monkeypatch.setattr(costs, "COMPARED", 8)
     x0, x1 = rows(20, 33, vocab, 0), rows(17, 33, vocab, 1)
     x0[:, ::2] = vocab - 2
@@ -133,7 +133,7 @@ def test_hamming_counts_more_positions_than_a_byte_does(length):
 
 @pytest.mark.parametrize("cost", EXAMPLES, ids=name)
 def test_what_is_solved_is_the_cost_up_to_constants_of_rows_and_columns_and_pairs_pay_the_true_cost(cost, monkeypatch):
-    monkeypatch.setattr(costs, "CACHED", 100)
+    monkeypatch.setattr(products, "CACHED", 100)
     x0, x1, e = rows(20, 5, 7, 0), rows(20, 5, 7, 1), table(7)
     full, split = cost.matrix(x0, x1, e, network), cost.split(x0, x1, e, network)
     difference = (full - split.pairwise).double()
@@ -214,7 +214,7 @@ def test_what_pairs_pay_by_the_entries_of_the_matrix_is_what_they_pay_one_by_one
     split = SquaredEmbedding().split(x0, x1, e)
     one_by_one = float(SquaredEmbedding().paired(x0[order], x1, e.double()).mean())
     assert split.paid(order) == pytest.approx(one_by_one, rel=1e-6)
-    far = costs._products(x0, x1, e)
+    far = products.squared_distances(x0, x1, e)
     assert far.paid(order) != pytest.approx(one_by_one, rel=1e-6)
 
 
@@ -236,7 +236,8 @@ def test_rounded_to_bfloat16_as_on_a_gpu_the_best_pairs_are_as_good_and_cost_wha
     x0, x1 = torch.multinomial(law, 2 * n * 32, True, generator=gen).view(2, n, 32)
     exact = SquaredEmbedding().split(x0, x1, e.double())
     best = exact.paid(assignment(exact.pairwise))
-    monkeypatch.setattr(costs, "rounds", lambda e: e.dtype == torch.float32)
+    for module in (costs, products):
+        monkeypatch.setattr(module, "rounds", lambda e: e.dtype == torch.float32)
     rounded = SquaredEmbedding().split(x0, x1, e)
     assert rounded.pairwise.dtype == torch.float32
     kept = SquaredEmbedding().snapshot(e)
@@ -257,7 +258,7 @@ def test_a_table_that_holds_nan_stays_a_nan_cost_when_it_is_narrowed():
 
 
 def test_the_embedding_cost_needs_no_tensor_of_all_positions(monkeypatch):
-    monkeypatch.setattr(costs, "CACHED", 5000)
+    monkeypatch.setattr(products, "CACHED", 5000)
     n, length, width = 32, 64, 16
     x0, x1, e = rows(n, length, 50, 0), rows(n, length, 50, 1), table(50, width)
     with Allocations(x0, x1, e) as made:

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import hopflow as hf
 import toys
-from hopflow import costs
+from hopflow import products
 from hopflow.categorical import categorical
 from hopflow.linear_rows import PAD, WideHead, kernels, linear_three, plain
 from hopflow.models import add_norm, short_attention
@@ -228,9 +228,9 @@ def test_what_is_dropped_is_so_by_chance_and_the_same_for_the_same_seed():
 def test_a_table_about_its_middle_is_rounded_as_torch_rounds_and_a_snapshot_costs_the_same(shape):
     torch.manual_seed(0)
     table = 1 + torch.randn(shape, device="cuda")
-    middle = table[:: max(1, len(table) // costs.SAMPLED)].mean(0)
+    middle = table[:: max(1, len(table) // products.SAMPLED)].mean(0)
     exact = torch.sub(table, middle, out=torch.empty(shape, dtype=torch.bfloat16, device="cuda"))
-    assert torch.equal(costs._about_the_middle(table), exact)
+    assert torch.equal(products.about_the_middle(table), exact)
     x0, x1 = torch.randint(0, shape[0], (2, 9, 5), device="cuda")
     cost = hf.SquaredEmbedding()
     one, other = cost.split(x0, x1, table), cost.split(x0, x1, cost.snapshot(table))

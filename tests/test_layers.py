@@ -26,6 +26,8 @@ LAYERS = (
         "filters",
         "categorical",
         "split",
+        "gpu",
+        "products",
         "linear_rows",
         "triton_rows",
         "triton_table",

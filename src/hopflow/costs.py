@@ -16,20 +16,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .linear_rows import WORKS
 from .network import Network, clock_dtype, resting
+from .products import about_the_middle, chunks, narrowed, rounds, squared_distances
 from .split import Split
 
-CHUNK = 1 << 25
-"""Numbers that a chunk of embeddings may hold on a GPU, which wants few and large products: 128 MiB of float32."""
-CACHED = 1 << 20
-"""The same on a CPU: what its caches hold (n = 512, L = 128, D = 256: 0.26 s in place of 0.41 s)."""
 FEW_TOKENS = 16
 """Up to here a product of one-hot rows counts matches faster than comparing does (7 times at 3 tokens, n = 2048)."""
 COMPARED = 64
 """Data rows that are compared at once: with 4,096 source rows a byte each fits a core's cache."""
-SAMPLED = 1024
-"""Embeddings of a table that say about where its middle is."""
 
 
 class SequenceCost(ABC):
@@ -133,7 +127,7 @@ class Hamming(Cost):
         tokens = int(torch.maximum(x0.max(), x1.max())) + 1
         if tokens <= FEW_TOKENS:
             matches = x0.new_zeros(len(x1), len(x0), dtype=torch.float32)
-            for at in _chunks(x0, tokens):
+            for at in chunks(x0, tokens):
                 hot0, hot1 = (torch.nn.functional.one_hot(x[:, at], tokens).flatten(1).float() for x in (x0, x1))
                 matches.addmm_(hot1, hot0.T)
             return Split(x0.shape[1] - matches)
@@ -159,7 +153,7 @@ class _InEmbeddingSpace(Cost):
         _some_positions(x0)
         # summed as they come: small results kept between large chunks tear the heap apart, to 12 GiB where n = 4096
         total = torch.zeros(len(x0), dtype=_sum_dtype(x0), device=x0.device)
-        for at in _chunks(x0, _table(embedding).shape[1]):
+        for at in chunks(x0, _table(embedding).shape[1]):
             total += super().paired(x0[:, at], x1[:, at], embedding)
         return total
 
@@ -190,11 +184,11 @@ class SquaredEmbedding(_InEmbeddingSpace):
         network: Network | None = None,
     ) -> Split:
         _some_positions(x0)
-        return _products(x0, x1, _about_the_middle(_table(embedding)))
+        return squared_distances(x0, x1, about_the_middle(_table(embedding)))
 
     def snapshot(self, embedding: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
         short = rounds(embedding) and type(self) is SquaredEmbedding  # another class may read what is left out
-        return _about_the_middle(embedding.detach()) if short else super().snapshot(embedding)
+        return about_the_middle(embedding.detach()) if short else super().snapshot(embedding)
 
     def matrix(
         self,
@@ -229,10 +223,10 @@ class Embedding(_InEmbeddingSpace):
     ) -> Split:
         _some_positions(x0)
         e = _table(embedding)
-        e = _narrowed(e - e.mean(0))  # a root shows what is lost where long vectors are close to each other
+        e = narrowed(e - e.mean(0))  # a root shows what is lost where long vectors are close to each other
         total = None
         for a, b in zip(x0.T[:, :, None], x1.T[:, :, None], strict=True):  # one position, all pairs
-            apart = _products(a, b, e).full().clamp_(min=0).sqrt_().masked_fill_(b == a.T, 0.0)
+            apart = squared_distances(a, b, e).full().clamp_(min=0).sqrt_().masked_fill_(b == a.T, 0.0)
             total = apart if total is None else total.add_(apart)
         assert total is not None
         return Split(total)
@@ -320,63 +314,6 @@ def _compared(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], tokens: int) -> Fl
                 np.add(count, differs.view(np.uint8), out=count)
             part += count
     return torch.from_numpy(found)
-
-
-def _products(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], e: Float[Tensor, "V D"]) -> Split:
-    """‖e(x0_j) - e(x1_i)‖² of concatenated embeddings: -2⟨e(x0_j), e(x1_i)⟩ and the squared norms."""
-    wide = torch.promote_types(e.dtype, torch.float32)
-    cross = torch.zeros(len(x1), len(x0), dtype=wide, device=e.device)
-    for at in _chunks(x0 if len(x0) > len(x1) else x1, e.shape[1]):
-        # looked up, not indexed: that ran at a fifth of a GPU's memory speed
-        _add_product(cross, *(torch.nn.functional.embedding(x[:, at], e).flatten(1) for x in (x1, x0)))
-    norms = torch.linalg.vector_norm(e, dim=1, dtype=wide).square_()
-    return Split(cross.mul_(-2), norms[x1].sum(1), norms[x0].sum(1))
-
-
-def _about_the_middle(e: Float[Tensor, "V D"]) -> Float[Tensor, "V K"]:
-    """The same distances, with short vectors: long ones that lie close together differ in their last digits only."""
-    if e.dtype.itemsize < 4:  # rounded already; to move it would round it again
-        return e
-    middle = e[:: max(1, len(e) // SAMPLED)].mean(0)  # any point near it will do, and the whole table takes a pass
-    if not rounds(e):
-        return _narrowed(e - middle)
-    if not (WORKS and e.is_cuda):
-        return torch.sub(e, middle, out=torch.empty_like(e, dtype=torch.bfloat16))
-    from . import triton_table
-
-    return triton_table.moved(e, middle, torch.bfloat16)
-
-
-def rounds(e: Float[Tensor, "V D"]) -> bool:
-    """Whether products of this table are of bfloat16 numbers: 3.3 TFLOP at n = 4096, L = 128, D = 768 want them."""
-    wide = e.device.type == "cuda" and e.dtype == torch.float32
-    return wide and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-def _add_product(total: Float[Tensor, "m n"], a: Float[Tensor, "m K"], b: Float[Tensor, "n K"]) -> None:
-    """Add ⟨a_i, b_j⟩, summed in float32 at least."""
-    if a.dtype.itemsize >= 4:
-        total.addmm_(a, b.T)
-    elif a.device.type == "cuda":
-        total += torch.mm(a, b.T, out_dtype=torch.float32)
-    else:
-        total.addmm_(a.float(), b.float().T)
-
-
-def _narrowed(e: Float[Tensor, "V D"]) -> Float[Tensor, "V K"]:
-    """The same distances and products up to rounding, in as many dimensions as there are tokens, where these are few.
-
-    With E = RᵀQᵀ the columns of Q are orthonormal, so the rows of Rᵀ lie to each other as those of E do.
-    """
-    if 2 * e.shape[0] > e.shape[1] or e.dtype.itemsize < 4 or e.device.type != "cpu":  # a GPU is fast as it is
-        return e
-    return torch.linalg.qr(e.T, mode="r").R.T.contiguous()
-
-
-def _chunks(x: Int[Tensor, "n L"], width: int) -> Iterator[slice]:
-    """Positions in parts, such that (n, part, width) numbers fit a chunk."""
-    step = max(1, (CACHED if x.device.type == "cpu" else CHUNK) // max(1, len(x) * width))
-    return (slice(start, start + step) for start in range(0, x.shape[1], step))
 
 
 def _sum_dtype(x: Tensor) -> torch.dtype:

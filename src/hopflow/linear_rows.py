@@ -5,9 +5,6 @@ products; nothing else ever sees them, and no float32 copy exists. The vocabular
 units like: 50,257 is odd, and products with an odd row length take four times as long.
 """
 
-from importlib.util import find_spec
-from os import environ
-from shutil import which
 from types import ModuleType
 from typing import Any
 
@@ -15,14 +12,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from .gpu import has_kernels
 from .network import narrow
 
 PAD = 64
 """The vocabulary is padded to a multiple of this."""
 BEYOND = 1 << 30
 """Stands for every mask: no logit is its own, not even among those that pad."""
-WORKS = find_spec("triton") is not None and any(map(which, filter(None, (environ.get("CC"), "cc", "gcc", "clang"))))
-"""Triton is there, and the C compiler that it needs to start a kernel."""
 
 
 def plain(layer: Any) -> bool:
@@ -32,8 +28,8 @@ def plain(layer: Any) -> bool:
 
 def kernels(head: Any, features: Tensor) -> ModuleType | None:
     """The module with kernels for this head and device, if there is one."""
-    wanted = features.device.type == "cuda" and features.dtype != torch.float64 and len(features)
-    if not (wanted and WORKS and plain(head)) or torch.cuda.get_device_capability(features.device) < (8, 0):
+    wanted = has_kernels(features) and features.dtype != torch.float64 and len(features)
+    if not (wanted and plain(head)) or torch.cuda.get_device_capability(features.device) < (8, 0):
         return None
     from . import triton_rows
 

@@ -1,4 +1,4 @@
-"""Triton kernels of `costs` and `training.ema`: one pass over a large table. Imported only where there is a GPU."""
+"""Triton kernels of `products` and `training.ema`: one pass over a large table. Imported only where there is a GPU."""
 
 import torch
 import triton

@@ -388,3 +388,20 @@ def test_a_causal_network_is_compiled_up_to_its_head(monkeypatch):
     task = CausalTask(model, corpus, settings, Share())
     Trainer(model, task, settings, torch.device("cpu"), Share()).update(0)
     assert asked == [4]
+
+
+def test_a_batch_is_drawn_by_one_thread_and_the_others_are_there_again_afterwards(monkeypatch):
+    corpus, seen = Letters(), []
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
+    settings = Settings(batch=8, device="cpu", workers=0)
+    model = network(flow.vocab)
+    task = FlowTask(model, flow, corpus, settings, Share())
+    drawn = task.batch
+    monkeypatch.setattr(task, "batch", lambda step: (seen.append(torch.get_num_threads()), drawn(step))[1])
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Trainer(model, task, settings, torch.device("cpu"), Share()).update(0)
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..linear_rows import WORKS
+from ..gpu import has_kernels
 from ..network import NARROW
 
 WIDEST = 4096
@@ -12,7 +12,7 @@ WIDEST = 4096
 
 def fits(x: Tensor) -> bool:
     """Whether a stream (B, L, D) is of a size, type and place that the kernels are for."""
-    return x.device.type == "cuda" and x.dtype in NARROW and x.shape[-1] <= WIDEST and WORKS
+    return has_kernels(x) and x.dtype in NARROW and x.shape[-1] <= WIDEST
 
 
 def add_norm(

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
-from ..linear_rows import WORKS, plain
+from ..gpu import has_kernels
+from ..linear_rows import plain
 from ..network import NARROW, narrow
 
 
@@ -14,7 +15,7 @@ def fits(x: Tensor, layer: nn.Linear) -> bool:
         x.device.type == "cuda"
         and plain(layer)
         and (narrow(x.device) or x.dtype) in NARROW
-        and (WORKS or not torch.is_grad_enabled())
+        and (has_kernels(x) or not torch.is_grad_enabled())
     )
 
 

@@ -6,7 +6,7 @@
 import torch
 from torch import Tensor
 
-from ..linear_rows import WORKS
+from ..gpu import has_kernels
 from ..network import NARROW
 
 LONGEST = 128
@@ -17,7 +17,7 @@ WIDTHS = (32, 64)
 def fits(qkv: Tensor) -> bool:
     """Whether (B, L, …, W) is of a size, type and place that the kernels are for."""
     small = qkv.shape[1] <= LONGEST and qkv.shape[-1] in WIDTHS
-    return small and qkv.device.type == "cuda" and qkv.dtype in NARROW and WORKS
+    return small and has_kernels(qkv) and qkv.dtype in NARROW
 
 
 @torch.library.custom_op("hopflow::attend", mutates_args=())

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..linear_rows import WORKS
+from ..gpu import has_kernels
 
 LARGE = 1 << 22
 """Numbers from which a kernel of its own is worth starting."""
@@ -88,7 +88,7 @@ class WeightEma:
 def _move(average: Float[Tensor, "..."], tensor: Float[Tensor, "..."], weight: Float[Tensor, ""]) -> None:
     """average.lerp_(tensor, weight), with a weight on the device."""
     alike = average.is_contiguous() and tensor.is_contiguous()
-    if not (WORKS and average.is_cuda and average.numel() >= LARGE and alike):
+    if not (has_kernels(average) and average.numel() >= LARGE and alike):
         average.lerp_(tensor, weight)
         return
     from .. import triton_table
