@@ -24,9 +24,10 @@ def squared_distances(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], e: Float[T
     cross = torch.zeros(len(x1), len(x0), dtype=wide, device=e.device)
     for at in chunks(x0 if len(x0) > len(x1) else x1, e.shape[1]):
         # looked up, not indexed: that ran at a fifth of a GPU's memory speed
-        _add_product(cross, *(embedding(x[:, at], e).flatten(1) for x in (x1, x0)))
+        ours, theirs = (embedding(x[:, at], e).flatten(1) for x in (x1, x0))
+        _add_product(cross, ours, theirs, factor=-2.0)
     norms = torch.linalg.vector_norm(e, dim=1, dtype=wide).square_()
-    return Split(cross.mul_(-2), norms[x1].sum(1), norms[x0].sum(1))
+    return Split(cross, norms[x1].sum(1), norms[x0].sum(1))
 
 
 def about_the_middle(e: Float[Tensor, "V D"]) -> Float[Tensor, "V K"]:
@@ -49,14 +50,14 @@ def rounds(e: Float[Tensor, "V D"]) -> bool:
     return wide and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _add_product(total: Float[Tensor, "m n"], a: Float[Tensor, "m K"], b: Float[Tensor, "n K"]) -> None:
-    """Add ⟨a_i, b_j⟩, summed in float32 at least."""
+def _add_product(total: Float[Tensor, "m n"], a: Float[Tensor, "m K"], b: Float[Tensor, "n K"], factor: float) -> None:
+    """Add factor·⟨a_i, b_j⟩, summed in float32 at least."""
     if a.dtype.itemsize >= 4:
-        total.addmm_(a, b.T)
+        total.addmm_(a, b.T, alpha=factor)
     elif a.device.type == "cuda":
-        total += torch.mm(a, b.T, out_dtype=torch.float32)
+        torch.addmm(total, a, b.T, out_dtype=total.dtype, alpha=factor, out=total)
     else:
-        total.addmm_(a.float(), b.float().T)
+        total.addmm_(a.float(), b.float().T, alpha=factor)
 
 
 def narrowed(e: Float[Tensor, "V D"]) -> Float[Tensor, "V K"]:

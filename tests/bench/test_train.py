@@ -1,5 +1,7 @@
 """`hopflow bench train`: what it reports is right; how fast anything is, no test says."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -33,10 +35,29 @@ def test_a_coupling_is_timed_with_its_workers_awake(monkeypatch):
     monkeypatch.setattr(train.FlowTask, "wait_until_ready", lambda task: (awake.append(True), ready(task)))
     coupled = train.Variant("exact OT", compile=False, ot_batch=1)
     (row,) = train.run(train.Case(batch=4, length=8, tokens=40, steps=2, sources=("multimask",)), (coupled,))
-    assert awake == [True, True]  # and so is the trainer without couplings that it is timed beside
+    assert awake == [True]
     assert row.loss > 0
     assert row.slowdown > -1
     assert row.slowdown_error > 0
+
+
+def test_couplings_are_timed_beside_the_same_trainer_without_them_now_before_and_now_after(monkeypatch):
+    seen = []
+    update = train.Trainer.update
+
+    def noted(trainer, step):
+        coupled = isinstance(trainer.task.flow.coupling, train.ExactOT)
+        assert (trainer.ot_average is not None) == coupled
+        seen.append((id(trainer), coupled))
+        update(trainer, step)
+
+    monkeypatch.setattr(train.Trainer, "update", noted)
+    monkeypatch.setattr(train, "TURNS", 2)
+    coupled = train.Variant("exact OT", compile=False, ot_batch=1)
+    train.run(train.Case(batch=4, length=8, tokens=40, steps=2, sources=("multimask",)), (coupled,))
+    assert len({trainer for trainer, _ in seen}) == 1
+    turns = [coupled for coupled, _ in itertools.groupby(coupled for _, coupled in seen)]
+    assert turns == [True, False, True, False]  # the first to warm up; then without and with, with and without
 
 
 def test_a_name_that_a_variant_puts_aside_must_exist():

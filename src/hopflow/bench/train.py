@@ -28,7 +28,7 @@ from .sample import source
 
 WARM = 3
 """Steps before the clock starts."""
-TURNS = 4
+TURNS = 6
 """Blocks of steps with and without couplings, whose slowdown is less than one run differs from the next."""
 ROLL = 1 << 20
 """Tokens of which a batch takes pieces."""
@@ -116,7 +116,7 @@ class Row:
     peak_bytes: int
     loss: float
     slowdown: float | None = None
-    """Of a step by its couplings: beside a trainer without them, block by block in turns. A share, and its error."""
+    """Of a step by its couplings: the same trainer with and without them, block by block. A share, and its error."""
     slowdown_error: float | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -199,11 +199,11 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
     with without(variant), closing(_Run(case, name, variant)) as run:
         with Peak(case.device) as memory:
             each, slowdowns = run.steps(0 if variant.ot_batch else case.steps), []
-        if variant.ot_batch:
-            with closing(_Run(case, name, replace(variant, ot_batch=None))) as plain:
-                turns = [(plain.steps(case.steps), run.steps(case.steps)) for _ in range(TURNS)]
-            each = [seconds for _, coupled in turns for seconds in coupled]
-            slowdowns = [statistics.fmean(coupled) / statistics.fmean(other) - 1 for other, coupled in turns]
+        for turn in range(TURNS if variant.ot_batch else 0):
+            ways = [run.steps, run.uncoupled]
+            blocks = {way: way(case.steps) for way in (ways if turn % 2 else ways[::-1])}  # a drift slows both alike
+            each += blocks[run.steps]
+            slowdowns.append(statistics.fmean(blocks[run.steps]) / statistics.fmean(blocks[run.uncoupled]) - 1)
         loss = run.trainer.loss
     tflop, tokens, seconds = work(case, name), case.batch * case.length, statistics.fmean(each)
     speed = tflop / seconds
@@ -248,7 +248,10 @@ class _Run:
         model: nn.Module = Transformer(flow.vocab, case.size).to(case.device)
         if not (variant.kernels or variant.rows or variant.compile):
             model = _Whole(model)
-        self._task = FlowTask(model, flow, RandomText(case), settings, Share())
+        text = RandomText(case)
+        self._task = FlowTask(model, flow, text, settings, Share())
+        alone = replace(settings, ot_batch=case.batch, workers=0)
+        self._plain = FlowTask(model, replace(flow, coupling=Independent()), text, alone, Share())
         self.trainer = Trainer(model, self._task, settings, case.device, Share())
         self._wait, self._at = not variant.ahead, 0
         # what was coupled before the clock starts is used up by then, and as much again: nothing is had for free
@@ -269,6 +272,14 @@ class _Run:
         self.trainer.settle()
         return [before.until(after) for before, after in itertools.pairwise(ends)]
 
+    def uncoupled(self, count: int) -> list[float]:
+        """The same of the same trainer on pairs as they come: two trainers differ by as much as couplings cost."""
+        own = self.trainer.task, self.trainer.ot_average, self._lead, self._at
+        self.trainer.task, self.trainer.ot_average, self._lead = self._plain, None, WARM
+        each = self.steps(count)
+        self.trainer.task, self.trainer.ot_average, self._lead, self._at = own
+        return each
+
     def _step(self) -> None:
         self.trainer.update(self._at)
         self._at += 1
@@ -277,6 +288,7 @@ class _Run:
 
     def close(self) -> None:
         self._task.close()
+        self._plain.close()
 
 
 class _Mark:
