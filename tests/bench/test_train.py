@@ -60,6 +60,14 @@ def test_couplings_are_timed_beside_the_same_trainer_without_them_now_before_and
     assert turns == [True, False, True, False]  # the first to warm up; then without and with, with and without
 
 
+def test_a_step_that_solves_for_others_counts_and_one_that_something_else_delayed_does_not():
+    each = [1.0, 1.0, 1.0, 3.0] * 5
+    assert train.cycle(each, span=4) == 1.5
+    each[9] = 90.0
+    assert train.cycle(each, span=4) == 1.5
+    assert train.cycle(each, span=1) == 1.0
+
+
 def test_a_name_that_a_variant_puts_aside_must_exist():
     plain = next(variant for variant in train.VARIANTS if variant.name.startswith("plain"))
     with train.without(plain):

@@ -116,7 +116,7 @@ class Row:
     peak_bytes: int
     loss: float
     slowdown: float | None = None
-    """Of a step by its couplings: the same trainer with and without them, block by block. A share, and its error."""
+    """Of a step by its couplings: `cycle` of the same trainer with and without them, in turns. A share, its error."""
     slowdown_error: float | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -156,6 +156,14 @@ def work(case: Case, source_name: str) -> float:
     head = size.width * case.tokens * (0.5 if source_name in ("mask", "multimask") else 1.0)
     attention = 12 * size.layers * case.length * size.width
     return (6 * (layers + head) + attention) * tokens / 1e12
+
+
+def cycle(each: list[float], span: int) -> float:
+    """Seconds of a step with its share of a coupling, which serves `span` of them: the median over couplings.
+
+    A few steps during which something else had the host would outweigh all that couplings cost.
+    """
+    return statistics.median(statistics.fmean(each[at : at + span]) for at in range(0, len(each), span))
 
 
 class RandomText:
@@ -199,11 +207,13 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
     with without(variant), closing(_Run(case, name, variant)) as run:
         with Peak(case.device) as memory:
             each, slowdowns = run.steps(0 if variant.ot_batch else case.steps), []
-        for turn in range(TURNS if variant.ot_batch else 0):
-            ways = [run.steps, run.uncoupled]
-            blocks = {way: way(case.steps) for way in (ways if turn % 2 else ways[::-1])}  # a drift slows both alike
-            each += blocks[run.steps]
-            slowdowns.append(statistics.fmean(blocks[run.steps]) / statistics.fmean(blocks[run.uncoupled]) - 1)
+        if variant.ot_batch:
+            ways, span = [run.uncoupled, run.steps], variant.ot_batch
+            for _ in range(TURNS):
+                blocks = {way: way(-(-case.steps // span) * span) for way in ways}
+                each += blocks[run.steps]
+                slowdowns.append(cycle(blocks[run.steps], span) / cycle(blocks[run.uncoupled], span) - 1)
+                ways.reverse()  # what drifts slows both alike
         loss = run.trainer.loss
     tflop, tokens, seconds = work(case, name), case.batch * case.length, statistics.fmean(each)
     speed = tflop / seconds

@@ -77,7 +77,7 @@ def bench_train(settings: Settings = None, json_file: Json = None, debug: Debug 
 
     Settings: batch=16, length=64, tokens=2000, size=tiny, steps=5, source=all (uniform: every position in the loss;
     multimask: those that are masked), seed=0, device=auto. On a GPU the defaults are batch=512, length=128,
-    tokens=50257, size=small, steps=40. A coupling is timed in turns with a trainer that has none.
+    tokens=50257, size=small, steps=40. Couplings are timed in turns with the same trainer without them.
     """
     readers: dict[str, Callable[[str], Any]] = {
         "batch": batch_size,
