@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -56,7 +57,7 @@ def save_pretrained(
     """
     model = _inside(model)
     config = describe(model, flow, tokenizer=tokenizer, recipe=recipe)
-    content = save(_tensors(model))
+    content = packed(_tensors(model))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     in_use = _weights_in_use(folder)
@@ -214,17 +215,23 @@ def _build(plain: Any, folder: Path) -> nn.Module:
         return from_plain(Stack, plain)
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """All weights on the CPU; tied ones are stored twice, and tied again by the module that they fill."""
-    state, seen = {}, set()
-    for name, value in model.state_dict().items():
-        if not isinstance(value, Tensor):
-            raise ValueError(f"{name} of {type(model).__name__} is no tensor, and only tensors are saved")
+def packed(tensors: Mapping[str, Tensor]) -> bytes:
+    """As safetensors, from wherever they lie; tied ones are stored twice, and tied again by the module they fill."""
+    apart, seen = {}, set()
+    for name, value in tensors.items():
         tensor = value.detach().cpu().contiguous()
         storage = tensor.untyped_storage().data_ptr()
-        state[name] = tensor.clone() if storage in seen else tensor
+        apart[name] = tensor.clone() if storage in seen else tensor
         seen.add(storage)
-    return state
+    return save(apart)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    state = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name} of {type(model).__name__} is no tensor, and only tensors are saved")
+    return dict(state)
 
 
 def _verify(file: Path, sha256: str) -> None:

@@ -129,6 +129,35 @@ def test_a_tiny_network_learns_one_batch_by_heart(tmp_path):
     assert sum(found[-40:]) < sum(found[:40]) / 3
 
 
+class Tied(nn.Module):
+    """A network that reads and predicts by one table."""
+
+    def __init__(self, tokens):
+        super().__init__()
+        self.inner, self.head = nn.Embedding(tokens, 16), nn.Linear(16, tokens, bias=False)
+        self.head.weight = self.inner.weight
+
+    def forward(self, xt, t):
+        return self.head(self.inner(xt).cumsum(1).tanh())
+
+
+def test_tied_weights_are_kept_as_one_average_and_resumed_to_the_bit(tmp_path):
+    corpus = Letters()
+    flow = hf.Flow(hf.Uniform.fit(corpus.counts))
+
+    def trained(out, steps):
+        torch.manual_seed(0)
+        train(Tied(6), flow, corpus, out=out, steps=steps, batch=8, weight_ema=0.9, **QUICK)
+        return weights(out)
+
+    whole, _ = trained(tmp_path / "whole", 4), trained(tmp_path / "parts", 2)
+    assert equal(trained(tmp_path / "parts", 4), whole)
+    assert torch.equal(whole["model"]["head.weight"], whole["model"]["inner.weight"])
+    assert not torch.equal(whole["model"]["head.weight"], whole["train"]["head.weight"])
+    found = hf.from_pretrained(tmp_path / "whole", model=Tied(6)).model
+    assert torch.equal(found.head.weight, whole["model"]["head.weight"])
+
+
 def test_the_network_that_is_kept_is_the_average(tmp_path):
     run(tmp_path, 3, weight_ema=0.5)
     groups = weights(tmp_path)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from .. import atomic
+from ..pretrained import packed
 
 FORMAT, VERSION = "hopflow checkpoint", 1
 STATE = "state.json"
@@ -58,7 +59,7 @@ def save(home: Path, checkpoint: Checkpoint) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         for name, tensors in checkpoint.groups.items():  # one at a time: packed, a group takes its size once more
-            files[f"{name}.safetensors"] = _put(temporary / f"{name}.safetensors", _packed(tensors))
+            files[f"{name}.safetensors"] = _put(temporary / f"{name}.safetensors", packed(tensors))
         if checkpoint.config:
             text = checkpoint.config(files["model.safetensors"]["sha256"])
             files["config.json"] = _put(temporary / "config.json", text.encode())
@@ -171,10 +172,6 @@ def _discard(folder: Path) -> None:
     hidden = folder.with_name(f"{DISCARDED}{os.getpid()}-{folder.name}")
     folder.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _packed(tensors: Mapping[str, Tensor]) -> bytes:
-    return safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 
 def _unpacked(file: Path, data: bytes) -> dict[str, Tensor]:

@@ -74,6 +74,12 @@ class WeightEma:
         for average, weights in zip(self.weights.values(), now, strict=True):
             _move(average, weights, by)
 
+    def named(self, model: nn.Module) -> dict[str, Tensor]:
+        """The averages, under every name that a weight of this network goes by: tied ones have two."""
+        first = {id(p): name for name, p in model.named_parameters()}
+        every = model.named_parameters(remove_duplicate=False)
+        return {name: self.weights[first[id(p)]] for name, p in every}
+
     @contextmanager
     def worn(self, model: nn.Module) -> Iterator[None]:
         """The network wears the average inside, and its own weights again afterwards."""

@@ -26,10 +26,8 @@ from .tasks import FlowTask, Task, embedding_table
 class Outcome:
     """What a step came to, on its way from the device: nats, the gradient's norm, and whether to stop."""
 
-    def __init__(self, step: int, tokens: int, numbers: Tensor, sound: Tensor | None) -> None:
+    def __init__(self, step: int, tokens: int, numbers: Tensor) -> None:
         self.step, self._tokens, self._numbers = step, tokens, Later(numbers)
-        if sound is not None:
-            sound *= torch.isfinite(numbers).all()
 
     @property
     def loss(self) -> float:
@@ -119,10 +117,12 @@ class Trainer:
             (loss * (self.share.world / tokens)).backward()
             nats += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        before, self._last = self._last, Outcome(step, tokens, self._agreed(nats, norm, asked()), self._sound)
+        numbers = self._agreed(nats, norm, asked())
+        before, self._last = self._last, Outcome(step, tokens, numbers)
         if self._sound is None:
             self._settled()
         else:
+            self._sound *= torch.isfinite(numbers).all()
             # read by AdamW's fused kernel, which then leaves the weights as they are
             self.optimizer.found_inf = 1 - self._sound  # type: ignore[attr-defined]
         self.optimizer.step()
@@ -144,7 +144,7 @@ class Trainer:
         own = dict(self.model.state_dict())
         groups = {"model": own}
         if self.average:
-            groups = {"model": {**own, **self.average.weights}, "train": own}
+            groups = {"model": {**own, **self.average.named(self.model)}, "train": own}
         groups["optimizer"] = {
             f"{name}/{key}": value
             for name, parameter in self.model.named_parameters()
