@@ -6,7 +6,7 @@ import os
 import pytest
 from rich.console import Console
 
-from hopflow import __version__, atomic, doctor
+from hopflow import __version__, atomic, doctor, gpu
 
 
 @pytest.fixture
@@ -81,3 +81,36 @@ def test_the_core_dependencies_are_exactly_the_promised_ones():
         "jaxtyping", "numpy", "pydantic", "safetensors", "scipy", "tokenizers", "torch", "typer",
     ]  # fmt: skip
     assert sorted(extras) == ["data", "dev", "docs", "eval", "ot", "report", "serve", "track"]
+
+
+def test_a_gpu_without_what_triton_needs_is_told_what_that_is(tmp_path, monkeypatch, console):
+    card = {"name": "GPU", "bytes": 2**30, "capability": "9.0"}
+    report = doctor.examine(tmp_path)
+    report.devices["cuda"] = [card]
+    report.devices["kernels_lack"] = "a C compiler"
+    assert "kernels" in (text := text_of(report, console))
+    assert "Triton misses a C compiler" in text
+
+
+@pytest.fixture
+def complete(tmp_path, monkeypatch):
+    """A machine with Triton, gcc and headers, and nothing else."""
+    (tmp_path / "Python.h").touch()
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(gpu, "find_spec", lambda name: object())
+    monkeypatch.setattr(gpu, "which", lambda name: name if name == "gcc" else None)
+    monkeypatch.setattr(gpu, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    return tmp_path
+
+
+def test_kernels_need_triton_a_compiler_that_it_looks_for_and_headers(complete, monkeypatch):
+    assert gpu.missing() is None
+    monkeypatch.setenv("CC", "cc")  # which Triton would take, and not find
+    assert "C compiler" in gpu.missing()
+    monkeypatch.delenv("CC")
+    (complete / "Python.h").unlink()
+    assert "headers" in gpu.missing()
+    monkeypatch.setattr(gpu, "which", lambda name: name if name == "cc" else None)
+    assert "C compiler" in gpu.missing()
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    assert gpu.missing() == "triton"

@@ -69,6 +69,17 @@ def test_three_numbers_of_rows_of_logits_and_the_gradient_in_their_place(n, v):
     close(grad_bias[:v], wide_bias.grad)
 
 
+def test_where_there_is_a_single_token_nothing_but_it_has_a_gradient():
+    logits, bias = torch.randn(3, 64), torch.full((64,), -torch.inf)
+    bias[0] = 0.5
+    token, grad = torch.zeros(3, dtype=torch.int32), torch.randn(3, 3)
+    three = triton_rows.forward(logits, bias, token, token)
+    assert torch.equal(three[:, 0], torch.full((3,), -torch.inf))
+    triton_rows.backward_(logits, bias, token, token, three, grad)
+    close(logits[:, 0], (grad[:, 1] + grad[:, 2]).double())
+    assert not logits[:, 1:].any()
+
+
 @pytest.mark.parametrize(("n", "v"), [(4, 300), (3, 1_500)])
 def test_sums_of_chances_over_blocks(n, v):
     torch.manual_seed(0)

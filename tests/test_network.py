@@ -1,9 +1,12 @@
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import pytest
 import torch
 from torch import nn
 
 import hopflow as hf
-from hopflow.network import clock_dtype, narrowed, resting
+from hopflow.network import clock_dtype, narrow, narrowed, resting
 
 
 def model() -> nn.Module:
@@ -32,6 +35,27 @@ def test_an_error_inside_does_not_leave_the_module_resting():
         raise RuntimeError("inside")
     assert net.training
     assert torch.is_grad_enabled()
+
+
+def test_a_module_rests_until_the_last_of_those_who_draw_from_it_leaves():
+    """Two threads, one network: who leaves first must not give the other one dropout."""
+    net = model().train()
+    net[1].eval()
+    begun, done = Event(), Event()
+
+    def draw():
+        with resting(net):
+            begun.set()
+            assert done.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        with resting(net):
+            other = pool.submit(draw)
+            assert begun.wait(60)
+        assert not any(part.training for part in net.modules())
+        done.set()
+        other.result()
+    assert [part.training for part in net.modules()] == [True, True, False]
 
 
 def test_no_gradient_is_recorded_inside_and_it_is_again_outside():
@@ -78,3 +102,15 @@ def test_a_narrowed_copy_gives_the_same_bits_under_autocast_and_leaves_the_netwo
     assert {layer.weight.dtype for layer in twin.modules() if isinstance(layer, nn.Linear)} == {torch.bfloat16}
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_autocast_leaves_a_float64_network_alone_and_so_does_hopflow():
+    torch.manual_seed(0)
+    net = hf.Transformer(hf.Vocab(9, 3), hf.Size(layers=1, width=32, heads=2)).double().eval()
+    xt, t = torch.randint(0, 12, (2, 8)), torch.rand(2, dtype=torch.float64)
+    with torch.no_grad():
+        plain = net(xt, t)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert narrow(plain) is None
+            assert narrow(plain.float()) is torch.bfloat16
+            assert torch.equal(net(xt, t), plain)

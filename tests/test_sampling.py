@@ -17,6 +17,7 @@ from hopflow.grids import CosineGrid
 from hopflow.models import Transformer
 from hopflow.predictions import EXAMPLES as PREDICTIONS
 from hopflow.predictions import Carry, Evidence, Plain
+from hopflow.reader import Reader
 from hopflow.samplers import Euler, Events, RandomOrder, Sampler
 from hopflow.sampling import generate, infill
 from hopflow.schedules import EXAMPLES as SCHEDULES
@@ -475,6 +476,15 @@ def test_guidance_drops_a_prompt_by_showing_noise_in_its_place():
         dropped = net(torch.tensor([[50, 50, 50, 50]]), t)[0, 3]
     assert int(run.tokens[0, 3]) == int((dropped + 3 * (given - dropped)).argmax())
     assert run.tokens[0, :3].tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_guidance_keeps_the_digits_of_a_network(dtype):
+    logits = torch.tensor([0.1, 0.2, 0.3], dtype=dtype)
+    reader = Reader(lambda xt, t: logits.expand(*xt.shape, 3), Vocab(3, 1), guidance=2.0)
+    xt, place = torch.zeros(2, 4, dtype=torch.int64), torch.tensor([0, 1])
+    found = reader.read(xt, torch.zeros(2), xt, None).logits(place, place)
+    assert torch.equal(found, logits.expand(2, 3))
 
 
 def test_guidance_leaves_impossible_tokens_impossible():

@@ -121,10 +121,13 @@ def _devices(problems: list[str]) -> dict[str, Any]:
     try:
         import torch
 
+        from .gpu import missing
+
         devices["cpu_threads"] = torch.get_num_threads()
         devices["cuda_version"] = torch.version.cuda
         devices["cuda"] = [_cuda(torch, index) for index in range(torch.cuda.device_count())]
         devices["mps"] = torch.backends.mps.is_available()
+        devices["kernels_lack"] = missing()
     except ImportError:
         pass  # already reported with the packages
     except Exception as error:  # a driver that does not fit raises its own kinds
@@ -181,6 +184,8 @@ def _lines(report: Report) -> list[tuple[str, str]]:
         (f"cuda:{index}", f"{card['name']}, {_size(card['bytes'])}, capability {card['capability']}")
         for index, card in enumerate(cards)
     ]
+    if cards and (lack := devices.get("kernels_lack")):
+        lines.append(("kernels", f"no, Triton misses {lack}: torch's own operations take twice as long"))
     if not cards:
         built = devices.get("cuda_version")
         lines.append(("cuda", f"no device (torch built for CUDA {built})" if built else "no (torch built without)"))

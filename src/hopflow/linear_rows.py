@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .gpu import has_kernels
+from .gpu import has_kernels, knows_bf16
 from .network import narrow
 
 PAD = 64
@@ -29,7 +29,7 @@ def plain(layer: Any) -> bool:
 def kernels(head: Any, features: Tensor) -> ModuleType | None:
     """The module with kernels for this head and device, if there is one."""
     wanted = has_kernels(features) and features.dtype != torch.float64 and len(features)
-    if not (wanted and plain(head)) or torch.cuda.get_device_capability(features.device) < (8, 0):
+    if not (wanted and plain(head) and knows_bf16(features.device)):
         return None
     from . import triton_rows
 
@@ -67,13 +67,12 @@ class WideHead:
 
     def draw(
         self, features: Float[Tensor, "n D"], xt: Int[Tensor, " n"], shift: Float[Tensor, " n"], u: Float[Tensor, " n"]
-    ) -> tuple[Int[Tensor, " n"], Bool[Tensor, ""]] | None:
-        """Tokens at u of the softmax of the logits, shifted at xt; and whether all was sound. None: without kernels.
+    ) -> tuple[Int[Tensor, " n"], Bool[Tensor, ""]]:
+        """Tokens at u of the softmax of the logits, shifted at xt; and whether all was sound.
 
-        As `categorical` draws, in two passes over the logits.
+        As `categorical` draws, in two passes over the logits. Only where it `draws`.
         """
-        if self._kernels is None:
-            return None
+        assert self._kernels is not None
         given = self._product(features), self._bias, xt.int(), shift.float(), u.double()
         tokens, sums = self._kernels.draw(*given)
         return tokens, ~torch.isnan(sums).any()
@@ -85,8 +84,7 @@ class WideHead:
     @staticmethod
     def suits(head: Any) -> bool:
         """Whether it stands in for this head: a linear one in float32 on a GPU that knows bf16."""
-        wide = plain(head) and head.weight.device.type == "cuda" and head.weight.dtype == torch.float32
-        return wide and torch.cuda.is_bf16_supported(including_emulation=False)
+        return plain(head) and head.weight.dtype == torch.float32 and knows_bf16(head.weight.device)
 
 
 def _halves(x: Float[Tensor, "n D"]) -> tuple[Tensor, Tensor]:
@@ -102,7 +100,7 @@ class _Three(torch.autograd.Function):
         ctx: Any, module: ModuleType, features: Tensor, weight: Tensor, bias: Tensor, xt: Tensor, x1: Tensor
     ) -> Tensor:
         kind = features.device.type
-        dtype = narrow(features.device) or features.dtype
+        dtype = narrow(features) or features.dtype
         xt, x1 = torch.where(xt < len(weight), xt, BEYOND).int(), x1.int()
         with torch.autocast(kind, enabled=False):
             x, w = features.to(dtype), _padded(weight, dtype, 0.0)

@@ -8,7 +8,9 @@ full logits.
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +23,34 @@ NARROW = (torch.bfloat16, torch.float16)
 """Types that a GPU multiplies ten times as fast as float32."""
 
 
+_lock = Lock()
+_at_rest: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
+"""How many rest each part by now, and the mode that the first of them found it in."""
+
+
 @contextmanager
 def resting(model: Network) -> Iterator[None]:
-    """No gradients and no dropout inside; every part of a module is left in the mode it was found in."""
-    modes = {part: part.training for part in model.modules()} if isinstance(model, nn.Module) else {}
-    try:
-        for part in modes:
+    """No gradients and no dropout inside; every part of a module is left in the mode it was found in.
+
+    By whoever leaves last: two threads may draw from one network at a time.
+    """
+    parts = list(model.modules()) if isinstance(model, nn.Module) else []
+    with _lock:
+        for part in parts:
+            count, found = _at_rest.get(part, (0, part.training))
+            _at_rest[part] = count + 1, found
             part.training = False
+    try:
         with torch.no_grad():
             yield
     finally:
-        for part, training in modes.items():
-            part.training = training
+        with _lock:
+            for part in parts:
+                count, found = _at_rest.pop(part)
+                if count > 1:
+                    _at_rest[part] = count - 1, found
+                else:
+                    part.training = found
 
 
 def clock_dtype(model: Network, plain: torch.dtype = torch.float32) -> torch.dtype:
@@ -52,10 +70,11 @@ def home(model: Network) -> torch.device:
     return next(model.parameters(), torch.empty(0)).device
 
 
-def narrow(device: torch.device) -> torch.dtype | None:
-    """The type that autocast calculates in, if it is on."""
-    on = device.type in AUTOCAST and torch.is_autocast_enabled(device.type)
-    return torch.get_autocast_dtype(device.type) if on else None
+def narrow(x: Tensor) -> torch.dtype | None:
+    """The type that autocast calculates in where this tensor lies, if it is on; float64 it leaves alone."""
+    kind = x.device.type
+    on = kind in AUTOCAST and torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if on else None
 
 
 def narrowed(model: Module, dtype: torch.dtype) -> Module:

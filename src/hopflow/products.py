@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from .gpu import has_kernels
+from .gpu import has_kernels, knows_bf16
 from .split import Split
 
 CHUNK = 1 << 25
@@ -46,8 +46,7 @@ def about_the_middle(e: Float[Tensor, "V D"]) -> Float[Tensor, "V K"]:
 
 def rounds(e: Float[Tensor, "V D"]) -> bool:
     """Whether products of this table are of bfloat16 numbers: 3.3 TFLOP at n = 4096, L = 128, D = 768 want them."""
-    wide = e.device.type == "cuda" and e.dtype == torch.float32
-    return wide and torch.cuda.is_bf16_supported(including_emulation=False)
+    return e.dtype == torch.float32 and knows_bf16(e.device)
 
 
 def _add_product(total: Float[Tensor, "m n"], a: Float[Tensor, "m K"], b: Float[Tensor, "n K"], factor: float) -> None:

@@ -53,7 +53,7 @@ class Reader:
         self._halves = cast(Any, model)
         self._in_two = self._split and hasattr(model, "in_two") and self._halves.in_two()
         if self._in_two:
-            dtype = narrow(home(model))
+            dtype = narrow(next(self._halves.parameters(), torch.empty(0)))
             if compile and dtype is not None and home(model).type == "cuda":
                 self._halves = narrowed(self._halves, dtype).eval()
             body = self._halves.begin
@@ -86,7 +86,8 @@ class Reader:
 
         def guided(row: Tensor, position: Tensor) -> Tensor:
             twice = torch.cat([row, row + len(xt)]), torch.cat([position, position])
-            with_, without = rows.logits(*twice).float().chunk(2)
+            logits = rows.logits(*twice)
+            with_, without = logits.to(torch.promote_types(logits.dtype, torch.float32)).chunk(2)
             led = without + self.guidance * (with_ - without)
             return torch.where(with_.isinf() | without.isinf(), with_, led)  # what is impossible stays so
 

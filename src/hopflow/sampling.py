@@ -61,7 +61,8 @@ class How(TypedDict, total=False):
     batch: int
     """Sequences that the network sees at once."""
     compile: bool
-    """Compile the network first, once per length: it pays from about a thousand calls of a large one on a GPU."""
+    """Compile the network first, once per length: it pays from about a thousand calls of a large one on a GPU. Of a
+    ninth length in one process torch compiles nothing more, and warns."""
     draw: Callable[[Tensor, Tensor], Tensor]
     """How a token is drawn from log-probabilities and a uniform number; `gumbel32` is what most code does."""
     device: torch.device | str

@@ -80,7 +80,9 @@ def _backward(  # type: ignore[no-untyped-def]
     for row in range(first, tl.minimum(first + R, n)):
         here = logits + row * width + j
         x = tl.load(here, mask=inside, other=-float("inf")).to(tl.float32) + added
-        g = tl.load(grad + 3 * row) * tl.exp(x - tl.load(three + 3 * row))
+        others = tl.load(three + 3 * row)
+        others = tl.where(others == -float("inf"), 0.0, others)  # of a single token: nothing is left to have a share
+        g = tl.load(grad + 3 * row) * tl.exp(x - others)
         g = tl.where(j == tl.load(xt + row), tl.load(grad + 3 * row + 1), g)
         g += tl.where(j == tl.load(x1 + row), tl.load(grad + 3 * row + 2), 0.0)
         tl.store(here, g.to(logits.dtype.element_ty), mask=inside)

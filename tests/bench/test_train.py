@@ -36,9 +36,9 @@ def test_a_coupling_is_timed_with_its_workers_awake(monkeypatch):
     coupled = train.Variant("exact OT", compile=False, ot_batch=1)
     (row,) = train.run(train.Case(batch=4, length=8, tokens=40, steps=2, sources=("multimask",)), (coupled,))
     assert awake == [True]
-    assert row.loss > 0
+    assert row.loss is None
     assert row.slowdown > -1
-    assert row.slowdown_error > 0
+    assert row.slowdown_spread > 0
 
 
 def test_couplings_are_timed_beside_the_same_trainer_without_them_now_before_and_now_after(monkeypatch):
@@ -60,12 +60,22 @@ def test_couplings_are_timed_beside_the_same_trainer_without_them_now_before_and
     assert turns == [True, False, True, False]  # the first to warm up; then without and with, with and without
 
 
-def test_a_step_that_solves_for_others_counts_and_one_that_something_else_delayed_does_not():
-    each = [1.0, 1.0, 1.0, 3.0] * 5
-    assert train.cycle(each, span=4) == 1.5
-    each[9] = 90.0
-    assert train.cycle(each, span=4) == 1.5
-    assert train.cycle(each, span=1) == 1.0
+def test_a_turn_in_which_something_else_had_the_host_does_not_outweigh_what_couplings_cost(monkeypatch):
+    """Steps that solve for seven others count, in every turn; a hiccup of one turn does not."""
+    turns = iter(range(train.TURNS))
+
+    def steps(run, count):
+        return [1.0] * 7 * (count // 8) + [3.0] * (count // 8) if count else []
+
+    def uncoupled(run, count):
+        return [1.0] * (count - 1) + [90.0 if next(turns) == 2 else 1.0]
+
+    monkeypatch.setattr(train._Run, "steps", steps)
+    monkeypatch.setattr(train._Run, "uncoupled", uncoupled)
+    coupled = train.Variant("exact OT", compile=False, ot_batch=8)
+    (row,) = train.run(train.Case(batch=4, length=8, tokens=40, steps=9, sources=("multimask",)), (coupled,))
+    assert row.slowdown == pytest.approx(0.25)
+    assert row.ms == pytest.approx(1250)
 
 
 def test_a_name_that_a_variant_puts_aside_must_exist():

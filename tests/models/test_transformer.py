@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.nn.functional import cross_entropy, layer_norm
 
 from cases import sample_at
@@ -15,6 +16,7 @@ from hopflow.costs import SquaredEmbedding
 from hopflow.flow import Flow
 from hopflow.models import SIZES, Size, Transformer
 from hopflow.models.attention import rotated, rotation
+from hopflow.models.gelu_linear import fits
 from hopflow.network import resting
 from hopflow.objectives import EXAMPLES as OBJECTIVES
 from hopflow.objectives import NoisyCrossEntropy
@@ -511,3 +513,11 @@ def test_the_trunk_compiles_as_one_graph():
     """In a process of its own: the checks that the tests put around functions would break it."""
     found = subprocess.run([sys.executable, "-c", ONE_GRAPH], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
+
+
+def test_gelu_is_part_of_a_product_where_a_layer_has_a_bias_to_add():
+    with FakeTensorMode(), torch.no_grad():
+        x = torch.empty(2, 4, dtype=torch.bfloat16, device="cuda")
+    with torch.no_grad():
+        assert fits(x, nn.Linear(4, 4))
+        assert not fits(x, nn.Linear(4, 4, bias=False))

@@ -103,7 +103,7 @@ def run(
 def measure(case: Case, split: Split, pot: Any) -> list[Row]:
     """All solvers on one case: POT with the full cost in float64, as it is called, ours with what couplings pass."""
     full = split.full().double()
-    independent, scale = float(full.mean()), split.max()
+    independent = float(full.mean())
     mass, array = torch.full((case.n,), 1 / case.n, dtype=torch.float64).numpy(), full.numpy()
     rows: list[Row] = []
 
@@ -123,8 +123,8 @@ def measure(case: Case, split: Split, pot: Any) -> list[Row]:
     def exact(engine: str | None) -> Callable[[], Tensor]:
         return lambda: ot.assignment(split.pairwise, engine)
 
-    def ours(cost: Tensor) -> Callable[[], Plan]:
-        return lambda: sinkhorn(cost, EPS, scale=scale, tol=TOL)
+    def ours(given: Split) -> Callable[[], Plan]:
+        return lambda: sinkhorn(given.pairwise.double(), EPS, scale=given.max(), tol=TOL)
 
     def theirs(uniform: Any, cost: Any) -> Callable[[], Any]:
         return lambda: pot.sinkhorn(uniform, uniform, cost / cost.max(), EPS, stopThr=TOL)
@@ -133,10 +133,11 @@ def measure(case: Case, split: Split, pot: Any) -> list[Row]:
     for engine in ot.ENGINES if ot.best_engine() == "lapx" else ("scipy",):
         add(engine, exact(engine), of_order, "cpu")
     add("pot_emd", lambda: pot.emd(mass, mass, array, numItermax=10_000_000), of_plan, "cpu")
-    add("hopflow_sinkhorn", ours(split.pairwise.double()), lambda found: of_plan(found.plan() / case.n), "cpu")
+    add("hopflow_sinkhorn", ours(split), lambda found: of_plan(found.plan() / case.n), "cpu")
     add("pot_sinkhorn", theirs(mass, array), of_plan, "cpu")
     if torch.cuda.is_available():
-        on_gpu, uniform = split.pairwise.double().cuda(), torch.as_tensor(mass).cuda()
+        of_rows, of_columns = (None if part is None else part.cuda() for part in (split.rows, split.columns))
+        on_gpu, uniform = Split(split.pairwise.cuda(), of_rows, of_columns), torch.as_tensor(mass).cuda()
         add("hopflow_sinkhorn", ours(on_gpu), lambda found: of_plan(found.plan().cpu() / case.n), "cuda")
         add("pot_sinkhorn", theirs(uniform, full.cuda()), lambda found: of_plan(found.cpu()), "cuda")
     return rows
@@ -145,11 +146,12 @@ def measure(case: Case, split: Split, pot: Any) -> list[Row]:
 def measure_on(device: torch.device, case: Case, seed: int, pot: Any) -> list[Row]:
     """The cost matrix of a case on a GPU, as it is computed there and in float32, and what solves it from there.
 
-    POT in float64, as it is called, and in float32; ours in float64, which the time includes turning it into.
+    POT in float64, as it is called, and in float32; ours in float64. Turning it into that, and finding the largest
+    cost, are part of the time.
     """
     x0, x1, table = (part.to(device) for part in drawn(case, seed))
     split = SquaredEmbedding().split(x0, x1, table)
-    full, scale, name = split.full().double(), split.max(), device.type
+    full, name = split.full().double(), device.type
     independent = float(full.mean())
     uniform = torch.full((case.n,), 1 / case.n, dtype=torch.float64, device=device)
 
@@ -170,7 +172,7 @@ def measure_on(device: torch.device, case: Case, seed: int, pot: Any) -> list[Ro
         return float((t * full).sum()), float(sum((t.sum(axis) - 1 / case.n).abs().sum() for axis in (0, 1)))
 
     def ours() -> Plan:
-        return sinkhorn(split.pairwise.double(), EPS, scale=scale, tol=TOL)
+        return sinkhorn(split.pairwise.double(), EPS, scale=split.max(), tol=TOL)
 
     return [
         row("hopflow_cost", lambda: SquaredEmbedding().split(x0, x1, table), lambda found: (found.mean(), 0.0)),

@@ -111,11 +111,11 @@ def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: 
     how: How = {"sampler": sampler, "seed": case.seed, "compile": compile}
     if case.device.type == "cuda":  # not timed: what is compiled is so once, and kept
         generate(model, flow, n=max(1, min(case.n, GPU_TOKENS // case.length)), length=case.length, **how)
-        _finish(case.device)
+        finish(case.device)
     with Peak(case.device) as peak:
         started = time.perf_counter()
         out = generate(model, flow, n=case.n, length=case.length, **how)
-        _finish(case.device)
+        finish(case.device)
         seconds = time.perf_counter() - started
     calls, steps = float(out.calls.double().mean()), out.steps or case.length
     label = "random_order" if not isinstance(sampler, Euler) else "euler, compiled" if compile else "euler"
@@ -131,7 +131,7 @@ def _plain(case: Case, model: Transformer, flow: Flow, steps: int, name: str) ->
     with Peak(case.device) as peak:
         started = time.perf_counter()
         plain_euler(model, flow, xt, steps, which, generator)
-        _finish(case.device)
+        finish(case.device)
         seconds = (time.perf_counter() - started) / len(which) * steps
     return Row(name, steps, "plain_euler", n / seconds, float(steps), peak.bytes, n, len(which))
 
@@ -148,6 +148,7 @@ def ratios(rows: list[Row]) -> Iterator[tuple[Row, float]]:
             yield row, row.sequences_per_s / plain[row.source, steps].sequences_per_s
 
 
-def _finish(device: torch.device) -> None:
+def finish(device: torch.device) -> None:
+    """Wait until it has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

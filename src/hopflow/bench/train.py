@@ -24,7 +24,7 @@ from ..training.streams import stream
 from ..training.tasks import FlowTask
 from ..training.trainer import Trainer
 from .memory import Peak
-from .sample import source
+from .sample import finish, source
 
 WARM = 3
 """Steps before the clock starts."""
@@ -114,10 +114,12 @@ class Row:
     tflop_per_s: float
     share_of_peak: float | None
     peak_bytes: int
-    loss: float
+    loss: float | None
+    """None where steps with and without couplings took turns."""
     slowdown: float | None = None
-    """Of a step by its couplings: `cycle` of the same trainer with and without them, in turns. A share, its error."""
-    slowdown_error: float | None = None
+    """Of a step by its couplings: the same trainer with and without them, whole couplings at a time. The median turn, a
+    share: something else that has the host for a few steps of one turn outweighs all that couplings cost."""
+    slowdown_spread: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -156,14 +158,6 @@ def work(case: Case, source_name: str) -> float:
     head = size.width * case.tokens * (0.5 if source_name in ("mask", "multimask") else 1.0)
     attention = 12 * size.layers * case.length * size.width
     return (6 * (layers + head) + attention) * tokens / 1e12
-
-
-def cycle(each: list[float], span: int) -> float:
-    """Seconds of a step with its share of a coupling, which serves `span` of them: the median over couplings.
-
-    A few steps during which something else had the host would outweigh all that couplings cost.
-    """
-    return statistics.median(statistics.fmean(each[at : at + span]) for at in range(0, len(each), span))
 
 
 class RandomText:
@@ -207,31 +201,36 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
     with without(variant), closing(_Run(case, name, variant)) as run:
         with Peak(case.device) as memory:
             each, slowdowns = run.steps(0 if variant.ot_batch else case.steps), []
+        loss = None if variant.ot_batch else run.trainer.loss
         if variant.ot_batch:
             ways, span = [run.uncoupled, run.steps], variant.ot_batch
             for _ in range(TURNS):
                 blocks = {way: way(-(-case.steps // span) * span) for way in ways}
                 each += blocks[run.steps]
-                slowdowns.append(cycle(blocks[run.steps], span) / cycle(blocks[run.uncoupled], span) - 1)
+                slowdowns.append(statistics.fmean(blocks[run.steps]) / statistics.fmean(blocks[run.uncoupled]) - 1)
                 ways.reverse()  # what drifts slows both alike
-        loss = run.trainer.loss
     tflop, tokens, seconds = work(case, name), case.batch * case.length, statistics.fmean(each)
     speed = tflop / seconds
-    low, _, high = statistics.quantiles(each, n=4) if len(each) > 1 else each * 3
     return Row(
         source=name,
         variant=variant.name,
         ms=1e3 * seconds,
-        ms_spread=1e3 * (high - low) / 2,
+        ms_spread=1e3 * spread(each),
         tokens_per_s=tokens / seconds,
         tflop=tflop,
         tflop_per_s=speed,
         share_of_peak=None if peak is None else speed / peak,
         peak_bytes=memory.bytes,
         loss=loss,
-        slowdown=statistics.fmean(slowdowns) if slowdowns else None,
-        slowdown_error=statistics.stdev(slowdowns) / TURNS**0.5 if slowdowns else None,
+        slowdown=statistics.median(slowdowns) if slowdowns else None,
+        slowdown_spread=spread(slowdowns) if slowdowns else None,
     )
+
+
+def spread(numbers: list[float]) -> float:
+    """Half the range of the middle half."""
+    low, _, high = statistics.quantiles(numbers, n=4) if len(numbers) > 1 else numbers * 3
+    return (high - low) / 2
 
 
 class _Run:
@@ -335,13 +334,8 @@ def without(variant: Variant) -> ExitStack:
 
 
 def _timed(what: Callable[[], Any], device: torch.device) -> float:
-    _finish(device)
+    finish(device)
     started = time.perf_counter()
     what()
-    _finish(device)
+    finish(device)
     return time.perf_counter() - started
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

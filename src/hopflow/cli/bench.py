@@ -126,8 +126,9 @@ def _show_training(case: "TrainCase", rows: "list[Trained]", screen: "Console") 
     for row in rows:
         share = "-" if row.share_of_peak is None else f"{row.share_of_peak:.0%}"
         speed = (f"{row.ms:.1f}", f"{row.ms_spread:.1f}", f"{row.tokens_per_s:,.0f}", f"{row.tflop_per_s:.3g}")
-        slower = "-" if row.slowdown is None else f"{100 * row.slowdown:.1f} ± {100 * (row.slowdown_error or 0):.1f}"
-        table.add_row(row.source, row.variant, *speed, share, size(row.peak_bytes), f"{row.loss:.4f}", slower)
+        slower = "-" if row.slowdown is None else f"{100 * row.slowdown:.1f} ± {100 * (row.slowdown_spread or 0):.1f}"
+        loss = "-" if row.loss is None else f"{row.loss:.4f}"
+        table.add_row(row.source, row.variant, *speed, share, size(row.peak_bytes), loss, slower)
     screen.print(table)
 
 

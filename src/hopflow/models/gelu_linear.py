@@ -14,7 +14,8 @@ def fits(x: Tensor, layer: nn.Linear) -> bool:
     return (
         x.device.type == "cuda"
         and plain(layer)
-        and (narrow(x.device) or x.dtype) in NARROW
+        and layer.bias is not None
+        and (narrow(x) or x.dtype) in NARROW
         and (has_kernels(x) or not torch.is_grad_enabled())
     )
 
@@ -25,7 +26,7 @@ def gelu_linear(x: Tensor, layer: nn.Linear) -> Tensor:
         return gelu(layer(x), approximate="tanh")
     if torch.is_grad_enabled():
         return _bent(linear(x, layer.weight), layer.bias)
-    dtype = narrow(x.device) or x.dtype
+    dtype = narrow(x) or x.dtype
     return _fused(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
 

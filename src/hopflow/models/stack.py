@@ -60,7 +60,7 @@ class Stack(nn.Module):
 
     def enter(self, x: Float[Tensor, "B L D"], start: int = 0) -> tuple[Stream, Rotation]:
         """Embeddings as a stream, and the turns of their positions."""
-        stream = Stream(x.to(narrow(x.device) or x.dtype))
+        stream = Stream(x.to(narrow(x) or x.dtype))
         return stream, rotation(stream.x, self.size, start)
 
     def step(self, block: nn.Module, stream: Stream, *more: Any) -> Stream:
@@ -72,7 +72,7 @@ class Stack(nn.Module):
 
     def leave(self, stream: Stream, clock: Float[Tensor, "B C"] | None) -> Float[Tensor, "B L D"]:
         """The features of a stream."""
-        out: Tensor = self.norm(stream, clock, torch.float32 if narrow(stream.x.device) else stream.x.dtype)
+        out: Tensor = self.norm(stream, clock, torch.float32 if narrow(stream.x) else stream.x.dtype)
         return out
 
 

@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from ..gpu import knows_bf16
+
 try:
     import resource
 except ImportError:  # Windows
@@ -28,7 +30,7 @@ def choose_precision(name: str, device: torch.device) -> str:
     """`auto` is bf16 on a GPU that has it, else float32: whatever the weights are in."""
     if name != "auto":
         return name
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    return "bf16" if knows_bf16(device) else "float32"
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
