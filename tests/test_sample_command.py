@@ -1,5 +1,6 @@
 """hopflow sample and infill: what they draw, print, write and refuse."""
 
+import errno
 import io
 import json
 import os
@@ -17,7 +18,7 @@ from torch import nn
 
 import commands
 import hopflow as hf
-from hopflow import cli
+from hopflow import atomic, cli
 from hopflow.cli import drawing, drawn, sampling_log, saved
 from hopflow.cli import watch as watching
 from hopflow.cli.drawn import Drawn
@@ -31,6 +32,16 @@ from hopflow.symbols import harmless
 LETTERS = Characters("\n abcdefghijklm", ends=True)
 SMALL = hf.Size(layers=1, width=16, heads=2)
 LENGTH = 12
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A disk without room."""
+
+    def refuse(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(atomic, "write", refuse)
 
 
 @pytest.fixture(scope="module")
@@ -659,3 +670,18 @@ def test_on_a_terminal_a_bar_moves_and_goes():
 @pytest.mark.parametrize(("rate", "text"), [(0.01234, "0.0123"), (12.34, "12.3"), (1234.5, "1,234")])
 def test_speeds_are_short(rate, text):
     assert sampling_log.speed(rate) == f"{text} per second"
+
+
+def test_on_a_full_disk_what_was_drawn_is_still_shown(home, tmp_path, hopflow, full):
+    file = tmp_path / "drawn.txt"
+    result = hopflow("sample", str(home / "masks"), "n=2", "steps=2", "--out", str(file))
+    assert result.code == 3
+    assert f"{file}: No space left on device" in result.err
+    assert f"\n{END}\n" in result.out
+
+
+def test_on_a_full_disk_what_was_calculated_is_still_shown(tmp_path, hopflow, full):
+    result = hopflow("oracle", "analysis=first", "--json", str(tmp_path / "rows.json"))
+    assert result.code == 3
+    assert "No space" in result.err
+    assert "first analysis" in result.out

@@ -210,6 +210,7 @@ def test_random_order_has_no_corrector(eta):
     ("make", "message"),
     [
         (lambda: Euler(0), "at least one step; got 0"),
+        (lambda: Euler(True), "a whole number; got True"),
         (lambda: RandomOrder(0), "at least one position per call; got 0"),
         (lambda: Euler(3, GivenGrid((0, 1))), "make 1 steps, not 3"),
         (lambda: Euler.at((0, 0.5)), "rise from 0 to 1"),

@@ -17,8 +17,10 @@ def write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a disk that is full does not say which file
+            error.filename = str(path)
         raise
     sync_folder(path.parent)
 

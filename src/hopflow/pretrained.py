@@ -74,7 +74,7 @@ def describe(
     model: nn.Module, flow: Flow | None = None, *, tokenizer: Any = None, recipe: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """What a config says of a network, as plain data; `sealed` makes it the text of a config."""
-    _check_vocab(model, flow)
+    check_vocab(model, flow)
     own = {"kind": "custom", "class": f"{type(model).__module__}.{type(model).__qualname__}"}
     return _plain(
         {
@@ -111,7 +111,7 @@ def from_pretrained(
         model = _build(config["model"], folder)
     else:
         device = device or next(model.parameters(), torch.empty(0)).device
-    _check_vocab(_inside(model), flow)
+    check_vocab(_inside(model), flow)
     _fill(_inside(model), folder / weights, torch.device(device or "cpu"))
     sha256 = {weights: config["sha256"][weights]}
     return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256)
@@ -199,7 +199,8 @@ def _inside(model: nn.Module) -> nn.Module:
     return getattr(model, "_orig_mod", model)
 
 
-def _check_vocab(model: nn.Module, flow: Flow | None) -> None:
+def check_vocab(model: nn.Module, flow: Flow | None) -> None:
+    """Refuse a transformer and a flow that were made for different tokens."""
     if isinstance(model, Transformer) and flow is not None and model.vocab != flow.vocab:
         raise ValueError(f"the network is made for {model.vocab}, the flow for {flow.vocab}: they do not fit together")
 

@@ -7,6 +7,7 @@ sequence, which positions move at which time; `generate` then asks the network o
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -64,6 +65,8 @@ class Euler(Sampler):
     grid: Grid = EvenGrid()
 
     def __post_init__(self) -> None:
+        if isinstance(self.steps, bool) or not isinstance(self.steps, Integral):
+            raise ValueError(f"Euler's steps are a whole number; got {self.steps!r}")
         if self.steps < 1:
             raise ValueError(f"Euler needs at least one step; got {self.steps}")
         self.grid.times(self.steps)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -156,6 +157,26 @@ def test_tied_weights_are_kept_as_one_average_and_resumed_to_the_bit(tmp_path):
     assert not torch.equal(whole["model"]["head.weight"], whole["train"]["head.weight"])
     found = hf.from_pretrained(tmp_path / "whole", model=Tied(6)).model
     assert torch.equal(found.head.weight, whole["model"]["head.weight"])
+
+
+@pytest.mark.parametrize("wrong", ["logits", "vocab"])
+def test_a_network_that_does_not_fit_is_refused_before_a_folder_says_what_the_run_is(tmp_path, wrong):
+    corpus = Letters()
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
+    bad = Tied(flow.vocab.size) if wrong == "logits" else network(hf.Vocab(6, 0))
+    with pytest.raises(ValueError, match=r"6 columns|do not fit together"):
+        train(bad, flow, corpus, out=tmp_path / "run", steps=1, batch=8, **QUICK)
+    assert not (tmp_path / "run").exists()
+    train(network(flow.vocab), flow, corpus, out=tmp_path / "run", steps=1, batch=8, **QUICK)
+
+
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_again_over_its_metrics(tmp_path):
+    run(tmp_path, 3)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(ValueError, match="up to step 2 and no checkpoint"):
+        run(tmp_path, 3)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
 def test_the_network_that_is_kept_is_the_average(tmp_path):

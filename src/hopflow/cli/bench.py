@@ -37,10 +37,10 @@ def bench_ot(settings: Settings = None, json_file: Json = None, debug: Debug = F
             full=chosen.get("full") == "true", n=chosen.get("n"), seed=chosen.get("seed", 0), progress=progress
         )
         hidden = pairs.run(progress)
+    _show_solvers(rows, console())  # before it is written, which may fail
+    _show_hiding(hidden, console())
     if json_file:
         write_json(json_file, {"rows": [row.as_json() for row in rows], "hiding": hidden})
-    _show_solvers(rows, console())
-    _show_hiding(hidden, console())
 
 
 @app.command("sample")
@@ -67,8 +67,8 @@ def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug
     case = _case(sample.Case, chosen)
     with progress_line() as progress:
         rows = sample.run(case, progress=progress)
-    _keep(json_file, case, rows)
     _show_sampling(case, rows, console())
+    _keep(json_file, case, rows)
 
 
 @app.command("train")
@@ -96,8 +96,8 @@ def bench_train(settings: Settings = None, json_file: Json = None, debug: Debug 
     case = _case(train.Case, chosen)
     with progress_line() as progress:
         rows = train.run(case, progress=progress)
-    _keep(json_file, case, rows)
     _show_training(case, rows, console())
+    _keep(json_file, case, rows)
 
 
 def _case(kind: Any, chosen: dict[str, Any]) -> Any:

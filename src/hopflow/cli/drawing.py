@@ -71,7 +71,12 @@ def replay(out: "Generation", saved: Saved) -> bool:
 def deliver(drawn: Drawn, out: Path | None, json_file: Path | None, seen: bool = False) -> None:
     """Files, the texts on stdout unless they are seen on this terminal already, and the summary."""
     if out is not None or not (seen and sys.stdout.isatty()):
-        write(drawn, out)
+        try:
+            write(drawn, out)
+        except OSError:
+            if out is not None and str(out) != "-":
+                write(drawn, None)  # a disk that is full by now loses nothing
+            raise
     if json_file:
         write_json(json_file, drawn.as_json())
     show(drawn, out)

@@ -50,21 +50,22 @@ def evaluate(
     from ..evaluation.table import page
     from ..training.folder import is_run
 
-    folder, rows = Path(run), []
-    with progress_line() as progress:
-        progress(f"reading {run}")
-        subject = Subject.load(run, chosen.pop("device", "auto"))
-        record.check(folder)  # what cannot be kept is found before the work, not after it
-        remarks = refusals(subject.flow)
-        try:
+    folder, rows, remarks = Path(run), [], []
+    try:
+        with progress_line() as progress:
+            progress(f"reading {run}")
+            subject = Subject.load(run, chosen.pop("device", "auto"))
+            record.check(folder)  # what cannot be kept is found before the work, not after it
+            remarks = refusals(subject.flow)
             for row in Suite.of(chosen).run(subject, offline=offline, progress=progress):
                 rows.append(row)
-        finally:  # what was measured is kept, whatever happens to the rest
-            if json_file and rows:
-                write_json(json_file, {"rows": [row.as_json() for row in rows]})
-            if is_run(folder) and rows:
-                record.keep(folder, rows, remarks)
-    typer.echo(page(rows, remarks), nl=False)
+    finally:  # what was measured is shown and kept, whatever happens to the rest
+        if rows:
+            typer.echo(page(rows, remarks), nl=False)
+        if is_run(folder) and rows:
+            record.keep(folder, rows, remarks)
+        if json_file and rows:
+            write_json(json_file, {"rows": [row.as_json() for row in rows]})
     if is_run(folder):
         typer.echo(f"\nkept in {folder / record.FILE} and {folder / record.PAGE}", err=True)
         afterwards([folder])

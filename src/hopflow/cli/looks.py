@@ -43,10 +43,10 @@ def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = Fal
         analysis = chosen.get("analysis", "all")
         analyses = tightness.ANALYSES if analysis == "all" else (analysis,)
         rows = tightness.run(chosen.get("seed", 0), analyses, progress)
+    _show_rows(rows, console())
     if json_file:
         names = ("analysis", "quantity", "paper", "exact")
         write_json(json_file, {"rows": [{name: getattr(row, name) for name in names} for row in rows]})
-    _show_rows(rows, console())
 
 
 def _show_rows(rows: "list[Row]", screen: "Console") -> None:

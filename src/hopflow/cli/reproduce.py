@@ -41,9 +41,9 @@ def morse(
 
     with lines() as say:
         rows = table_1.run(out, offline=offline, say=say, **chosen)
+    _show(rows)
     if json_file:
         write_json(json_file, {"rows": [row.as_json() for row in rows]})
-    _show(rows)
 
 
 def _show(rows: "list[Row]") -> None:

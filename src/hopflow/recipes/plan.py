@@ -116,8 +116,10 @@ def _try(built: Built, tried: int) -> tuple[float, int]:
         trainer = Trainer(built.model, task, small, choose_device(small.device), Share())
         with torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             trainer.update(0)
+        trainer.settle()  # a GPU is waited for
         started = time.perf_counter()
-        trainer.update(1)  # reads the loss back, so a GPU is waited for
+        trainer.update(1)
+        trainer.settle()
         seconds = time.perf_counter() - started
     weights = sum(kept.get(p.untyped_storage().data_ptr(), 0) for p in built.model.parameters())
     return seconds, sum(kept.values()) - weights

@@ -13,10 +13,17 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 
+KINDS = ("cpu", "cuda", "mps", "xpu")
+
+
 def choose_device(name: str) -> torch.device:
     """`auto` is the first of cuda, mps and cpu that is there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name.partition(":")[0] not in KINDS:
+        raise ValueError(
+            f"device={name} cannot be used here: it is none of {', '.join(KINDS)}. device=auto takes what there is"
+        )
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

@@ -145,7 +145,13 @@ def _refuse_changes(path: Path, saved: Mapping[str, Any], asked: Mapping[str, An
         lines = [f"{key}: {_short(saved.get(key))} there, {_short(asked.get(key))} now" for key in sorted(keys)]
         shown = lines[:3] + ([f"and {len(lines) - 3} more"] if len(lines) > 3 else [])
         raise ValueError(
-            "\n".join([f"{path} holds another run:", *shown, "use --fresh for a new folder, or another out=FOLDER"])
+            "\n".join(
+                [
+                    f"{path} holds another run:",
+                    *shown,
+                    "use --fresh (fresh=True) for a new folder, or another out=FOLDER",
+                ]
+            )
         )
 
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from .. import atomic
 from ..flow import Flow
-from ..network import resting
-from ..pretrained import describe, sealed
+from ..network import clock_dtype, resting
+from ..pretrained import check_vocab, describe, sealed
 from ..storage import to_plain
 from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint
@@ -83,12 +83,23 @@ def train(
         stack.enter_context(_repeatable(settings.deterministic))
         task = stack.enter_context(closing(task_for(model, flow, corpus, settings, share)))
         trainer = Trainer(model, task, settings, device, share)
+        if flow is not None:
+            _ask_once(trainer, flow)
         if share.rank == 0:  # only now, so that no mistake so far has left a folder that says what the run is
             folder = stack.enter_context(RunFolder(path))
             longer = {"steps"} if settings.rate == "constant" else set()
             folder.settle(identify(model, flow, corpus, settings), asdict(settings), longer)
         wait_for_all()
         return _Course(trainer, path, corpus, flow, logger, progress).run()
+
+
+def _ask_once(trainer: Trainer, flow: Flow) -> None:
+    """Refuse a network that does not fit its flow, by what it says of one row."""
+    model = trainer.model
+    check_vocab(model, flow)
+    xt = torch.zeros(1, trainer.task.corpus.length, dtype=torch.int64, device=trainer.device)
+    with resting(model), trainer.autocast():
+        flow.vocab.check_logits(model(xt, torch.zeros(1, dtype=clock_dtype(model), device=trainer.device)))
 
 
 class _Course:
@@ -142,6 +153,11 @@ class _Course:
         home = self.path / CHECKPOINTS
         found = checkpoints.latest(home)
         if found is None:
+            if rows := read(self.path / "metrics.jsonl"):
+                raise ValueError(
+                    f"{self.path} has metrics up to step {rows[-1]['step']} and no checkpoint to go on from: were they "
+                    f"deleted? To begin again beside it: --fresh, or fresh=True"
+                )
             self.save(0)
             return 0
         if found.step > self.settings.steps:

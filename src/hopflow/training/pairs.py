@@ -104,7 +104,7 @@ class Pairing:
         self._sheets: list[Sheet] = []
         self._sides: dict[torch.device, crossings.Side] = {}
         self._closed = False
-        self._crew = Crew(flow, workers, timeout) if workers and self.ahead else None
+        self._crew = Crew(flow, min(workers, self.ahead), timeout) if workers and self.ahead else None
         self._finalizer = weakref.finalize(self, self._crew.close) if self._crew else None
 
     @property
