@@ -33,3 +33,14 @@ def test_a_token_that_no_data_sequence_can_hold_is_named_with_the_range_and_a_li
 
 def test_no_tokens_are_no_bad_tokens():
     Vocab(data=3).check_data(torch.empty(0, 4, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [[[1, 2]], "ab", torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64)],
+    ids=["a list", "a text", "floats", "bytes", "another shape"],
+)
+def test_what_is_no_tensor_of_token_ids_is_refused(x):
+    with pytest.raises(ValueError, match=r"int64 or int32, \(n, L\); got"):
+        Vocab.check_ids(x, "(n, L)")
+    Vocab.check_ids(torch.zeros(2, 3, dtype=torch.int32), "(n, L)")

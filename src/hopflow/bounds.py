@@ -371,7 +371,8 @@ class _Run:
         return replicates, max(1, self.draws // replicates)
 
     def _check(self, x1: Int[Tensor, "n L"]) -> None:
-        if x1.ndim != 2 or x1.numel() == 0:
+        self.flow.vocab.check_ids(x1, "(n, L)")
+        if x1.numel() == 0:
             raise ValueError(f"there is nothing to evaluate: x1 must be (sequences, length); got {tuple(x1.shape)}")
         self.flow.vocab.check_data(x1)
         self.flow.schedule.check_length(x1.shape[1])

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+IDS = (torch.int64, torch.int32)
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,13 @@ class Vocab:
 
     def is_data(self, x: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         return x < self.data
+
+    @staticmethod
+    def check_ids(x: object, shape: str) -> None:
+        """Refuse what is no tensor of token ids of this shape, such as "(n, L)"."""
+        if not isinstance(x, Tensor) or x.dtype not in IDS or x.ndim != shape.count(",") + 1:
+            got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"token ids are a tensor of int64 or int32, {shape}; got {got}")
 
     def check_data(self, x1: Int[Tensor, "..."]) -> None:
         """Refuse tokens that no data sequence can hold."""

@@ -65,7 +65,7 @@ def test_a_turn_in_which_something_else_had_the_host_does_not_outweigh_what_coup
     turns = iter(range(train.TURNS))
 
     def steps(run, count):
-        return [1.0] * 7 * (count // 8) + [3.0] * (count // 8) if count else []
+        return [1.0] * 7 * (count // 8) + [3.0] * (count // 8)
 
     def uncoupled(run, count):
         return [1.0] * (count - 1) + [90.0 if next(turns) == 2 else 1.0]

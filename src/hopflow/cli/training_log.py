@@ -168,10 +168,15 @@ def looked(row: Mapping[str, Any]) -> dict[str, str]:
         if f"{bound}_ppl" in row:
             found[bound] = f"ppl {row[f'{bound}_ppl']:.4g} ± {row[f'{bound}_se']:.2g} (n={row[f'{bound}_n']})"
     if "nll" in row:
-        found["held-out"] = f"{row['nll']:.4f} ± {row['nll_se']:.2g} nats per token (n={row['nll_n']})"
+        found["held-out"] = f"{row['nll']:.4f}{_error(row, 'nll')} nats per token (n={row['nll_n']})"
     if "jumps" in row:
-        found["jumps"] = f"{row['jumps']:.2f} ± {row['jumps_se']:.2g} per sample (n={row['jumps_n']})"
+        found["jumps"] = f"{row['jumps']:.2f}{_error(row, 'jumps')} per sample (n={row['jumps_n']})"
     return found
+
+
+def _error(row: Mapping[str, Any], name: str) -> str:
+    """Of a single one nothing is known."""
+    return f" ± {row[f'{name}_se']:.2g}" if row[f"{name}_n"] > 1 else ""
 
 
 def _at(done: int, steps: int) -> str:
