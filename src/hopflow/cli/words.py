@@ -47,8 +47,12 @@ def parse_keys(pairs: list[str]) -> dict[str, str]:
     return keys
 
 
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63
+
+
 def whole_number(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
+    if not _is_whole(text):
         raise ValueError("a whole number from 0 to 2^63 - 1 is expected, e.g. 0")
     return int(text)
 
@@ -59,7 +63,7 @@ def whole_numbers(text: str) -> tuple[int, ...]:
 
 
 def at_least_one(text: str) -> int:
-    if whole_number(text) < 1:
+    if not _is_whole(text) or int(text) < 1:
         raise ValueError("a whole number from 1 on is expected, e.g. 32")
     return int(text)
 
@@ -79,13 +83,13 @@ def truth(text: str) -> bool:
 
 
 def batch_size(text: str) -> int:
-    if not 1 <= whole_number(text) <= 1 << 15:
+    if not (_is_whole(text) and 1 <= int(text) <= 1 << 15):
         raise ValueError("a number of rows from 1 to 32768 is expected, e.g. 512")
     return int(text)
 
 
 def row_length(text: str) -> int:
-    if not 1 <= whole_number(text) <= 1 << 20:
+    if not (_is_whole(text) and 1 <= int(text) <= 1 << 20):
         raise ValueError("a number of tokens from 1 to 1048576 is expected, e.g. 128")
     return int(text)
 

@@ -201,7 +201,10 @@ def _sealed(checkpoint: Checkpoint, files: dict[str, dict[str, Any]]) -> bytes:
 def _state(folder: Path) -> dict[str, Any]:
     file = folder / STATE
     try:
-        body, digest, rest = file.read_text(encoding="utf-8").rsplit("\n", 2)
+        lines = file.read_text(encoding="utf-8").rsplit("\n", 2)
+        if len(lines) != 3:
+            raise ValueError("it is not what was written there")
+        body, digest, rest = lines
         if rest or digest != _digest(body.encode()):
             raise ValueError("its sha256 is another one")
         state = json.loads(body)
