@@ -20,6 +20,7 @@ from hopflow.training.streams import stream
 from hopflow.training.tasks import CausalTask, FlowTask
 from hopflow.training.trainer import NotFinite, Trainer
 from texts import Letters
+from unchecked import unchecked
 
 QUICK = {"workers": 0, "log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "warmup": 2, "lr": 1e-3}
 SMALL = Size(layers=1, width=32, heads=2)
@@ -177,6 +178,27 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again_over_its_metrics(
     with pytest.raises(ValueError, match="up to step 2 and no checkpoint"):
         run(tmp_path, 3)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("steps", 1.5, "a whole number; got 1.5"),
+        ("batch", True, "a whole number; got True"),
+        ("ot_batch", "64", "a whole number; got '64'"),
+        ("lr", "1e-3", "a number; got '1e-3'"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(key, value, message):
+    settings = Settings()
+    object.__setattr__(settings, key, value)  # past the checks of types that the tests put around functions
+    with pytest.raises(ValueError, match=f"{key} must be {message}"):
+        settings.__post_init__()
+
+
+def test_the_name_of_a_text_is_no_corpus(tmp_path):
+    with pytest.raises(ValueError, match=r"hf.data.load\('my_book.txt'\)"):
+        unchecked(train)(nn.Linear(1, 1), None, "my_book.txt", out=tmp_path)
 
 
 def test_the_network_that_is_kept_is_the_average(tmp_path):

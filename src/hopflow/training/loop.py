@@ -71,6 +71,8 @@ def train(
     and their number, by every process, before the first step of this call and after each.
     Ctrl-C and SIGTERM finish the step, save and raise `Interrupted`.
     """
+    if isinstance(corpus, str | Path):
+        raise ValueError(f"a corpus is what hf.data.load({str(corpus)!r}) gives, not its name")
     if settings is not None and keys:
         raise ValueError(f"pass settings, or keys such as {next(iter(keys))}=, not both")
     settings = settings or Settings.of(keys)

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, get_args
 
 from ..hints import did_you_mean
 
@@ -60,6 +61,12 @@ class Settings:
     eval_steps: int = runs(32, "sampler steps of those sequences")
 
     def __post_init__(self) -> None:
+        for key in fields(self):
+            value, kinds = getattr(self, key.name), get_args(key.type) or (key.type,)
+            if int in kinds and value is not None:
+                _require(isinstance(value, Integral) and not isinstance(value, bool), key.name, "a whole number", self)
+            if float in kinds:
+                _require(isinstance(value, Real) and not isinstance(value, bool), key.name, "a number", self)
         for name in ("steps", "batch", "accumulate", "log_every", "save_every", "keep", "eval_steps"):
             _require(getattr(self, name) >= 1, name, "at least 1", self)
         for name in ("warmup", "workers", "ahead", "eval_every", "eval_rows", "eval_samples", "seed", "weight_decay"):
@@ -129,7 +136,7 @@ def is_learned(key: Field[Any]) -> bool:
 
 def _require(holds: bool, name: str, what: str, settings: Settings) -> None:
     if not holds:
-        raise ValueError(f"{name} must be {what}; got {getattr(settings, name)}")
+        raise ValueError(f"{name} must be {what}; got {getattr(settings, name)!r}")
 
 
 def _one_of(name: str, value: str, words: tuple[str, ...]) -> None:
