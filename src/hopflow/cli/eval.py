@@ -60,7 +60,7 @@ def evaluate(
             for row in Suite.of(chosen).run(subject, offline=offline, progress=progress):
                 rows.append(row)
     finally:  # what was measured is shown and kept, whatever happens to the rest
-        if rows:
+        if rows or remarks:
             typer.echo(page(rows, remarks), nl=False)
         if is_run(folder) and rows:
             record.keep(folder, rows, remarks)
