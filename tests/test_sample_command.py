@@ -308,6 +308,8 @@ def test_a_causal_network_draws_token_by_token(hopflow, home, tmp_path):
         (["masks", "n=0"], "from 1 on"),
         (["masks", "n=x"], "a whole number"),
         (["masks", "steps=0"], "at least one step"),
+        (["masks", "device=meta"], "device=meta cannot be used here: it is none of cpu"),
+        (["masks", "n=-1"], "from 1"),
         (["masks", "top_p=0"], "top_p is a probability in (0, 1]"),
         (["masks", "top_p=1.5"], "top_p is a probability in (0, 1]"),
         (["masks", "top_p=nan"], "a number is expected"),

@@ -185,7 +185,9 @@ def _lines(report: Report) -> list[tuple[str, str]]:
         for index, card in enumerate(cards)
     ]
     if cards and (lack := devices.get("kernels_lack")):
-        lines.append(("kernels", f"no, Triton misses {lack}: torch's own operations take twice as long"))
+        lines.append(
+            ("kernels", f"no, Triton misses {lack}: with torch's own operations a step of training takes twice as long")
+        )
     if not cards:
         built = devices.get("cuda_version")
         lines.append(("cuda", f"no device (torch built for CUDA {built})" if built else "no (torch built without)"))

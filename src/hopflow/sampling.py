@@ -123,10 +123,9 @@ class _Run:
         self.clock = clock_dtype(model)
         self.labels, self.keeps = how.get("labels"), how.get("trajectory", False)
         self.progress = how.get("progress", lambda done, count: None)
-        if isinstance(prompts, Tensor):
-            flow.vocab.check_ids(prompts, "(n, L)")
-        for prompt in () if isinstance(prompts, Tensor) else prompts:
-            flow.vocab.check_ids(prompt, "(L)")
+        whole = isinstance(prompts, Tensor)
+        for some in [prompts] if whole else prompts:
+            flow.vocab.check_ids(some, "(n, L)" if whole else "(L)")
         self.prompts = prompts.cpu() if isinstance(prompts, Tensor) else [prompt.cpu() for prompt in prompts]
         self.lengths = torch.tensor([len(prompt) for prompt in prompts])
         self._check()

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 IDS = (torch.int64, torch.int32)
+"""What token ids are of: torch looks nothing up by other integers."""
 
 
 @dataclass(frozen=True)

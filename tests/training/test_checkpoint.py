@@ -161,6 +161,13 @@ def test_a_state_with_a_right_digest_and_wrong_content_is_damaged(tmp_path, chan
         checkpoint.load(folder)
 
 
+def test_a_state_of_a_single_line_is_said_to_be_another_file(tmp_path):
+    folder = checkpoint.save(tmp_path, example(3))
+    (folder / "state.json").write_text("junk")
+    with pytest.raises(Damaged, match=r"state\.json is damaged: it is not what was written there"):
+        checkpoint.load(folder)
+
+
 def test_checkpoints_beyond_the_one_just_saved_are_set_aside(tmp_path):
     for step in (1, 2, 3, 4):
         checkpoint.save(tmp_path, example(step))

@@ -274,6 +274,12 @@ def test_on_a_terminal_the_lines_stand_above_a_bar_that_starts_where_the_run_goe
     assert bar(screen) == "10/10  1,000 tok/s  in 8.0 s"
 
 
+def test_a_single_sample_has_no_error_to_say():
+    row = {"jumps": 3.0, "jumps_se": 0.0, "jumps_n": 1}
+    assert training_log.looked(row) == {"jumps": "3.00 per sample (n=1)"}
+    assert training_log.looked({**row, "jumps_n": 2}) == {"jumps": "3.00 ± 0 per sample (n=2)"}
+
+
 def test_a_narrow_terminal_keeps_the_step_and_the_time_in_one_line(clock):
     screen = terminal(width=40)
     with training_log.training(screen, Recipe(steps=200_000)) as log:

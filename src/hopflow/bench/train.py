@@ -284,7 +284,7 @@ class _Run:
         return [before.until(after) for before, after in itertools.pairwise(ends)]
 
     def uncoupled(self, count: int) -> list[float]:
-        """The same of the same trainer on pairs as they come: two trainers differ by as much as couplings cost."""
+        """The same of the same trainer, its weights and memory, on pairs as they come."""
         own = self.trainer.task, self.trainer.ot_average, self._lead, self._at
         self.trainer.task, self.trainer.ot_average, self._lead = self._plain, None, WARM
         each = self.steps(count)

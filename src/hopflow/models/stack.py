@@ -9,12 +9,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..network import narrow
+from ..vocab import IDS
 from .attention import Past, Rotation, rotation
 from .blocks import Block, Norm, TimedNorm, zero
 from .sizes import Size
 from .stream import Stream
-
-INTEGERS = (torch.int64, torch.int32)
 
 
 class Stack(nn.Module):
@@ -84,7 +83,7 @@ def _finished(block: nn.Module, stream: Stream, *more: Any) -> Stream:
 
 def check_tokens(x: Tensor) -> None:
     """Refuse what an embedding would meet with a less readable error."""
-    if x.dtype not in INTEGERS or x.ndim != 2 or x.shape[1] == 0:
+    if x.dtype not in IDS or x.ndim != 2 or x.shape[1] == 0:
         raise ValueError(
             f"a transformer reads token ids, int64 or int32 of shape (B, L) with L ≥ 1; "
             f"got {x.dtype} of shape {tuple(x.shape)}"

@@ -14,6 +14,7 @@ except ImportError:  # Windows
 
 
 KINDS = ("cpu", "cuda", "mps", "xpu")
+"""Devices that torch calculates on; it knows more names, such as meta, on which nothing is."""
 
 
 def choose_device(name: str) -> torch.device:

@@ -144,15 +144,8 @@ def _refuse_changes(path: Path, saved: Mapping[str, Any], asked: Mapping[str, An
         keys = [key for key in keys if "." not in key] or keys
         lines = [f"{key}: {_short(saved.get(key))} there, {_short(asked.get(key))} now" for key in sorted(keys)]
         shown = lines[:3] + ([f"and {len(lines) - 3} more"] if len(lines) > 3 else [])
-        raise ValueError(
-            "\n".join(
-                [
-                    f"{path} holds another run:",
-                    *shown,
-                    "use --fresh (fresh=True) for a new folder, or another out=FOLDER",
-                ]
-            )
-        )
+        way_out = "use --fresh (fresh=True) for a new folder, or another out=FOLDER"
+        raise ValueError("\n".join([f"{path} holds another run:", *shown, way_out]))
 
 
 def _short(value: Any) -> str:
