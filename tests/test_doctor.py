@@ -2,9 +2,12 @@ import errno
 import io
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
+from torch._subclasses import FakeTensorMode
 
 from hopflow import __version__, atomic, doctor, gpu
 
@@ -114,3 +117,15 @@ def test_kernels_need_triton_a_compiler_that_it_looks_for_and_headers(complete, 
     assert "C compiler" in gpu.missing()
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     assert gpu.missing() == "triton"
+
+
+def test_kernels_need_a_device_of_their_time(monkeypatch):
+    monkeypatch.setattr(gpu, "WORKS", True)
+    with FakeTensorMode():
+        x = torch.empty(2, device="cuda")
+    for major, known in ((7, False), (8, True), (9, True)):
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, m=major: SimpleNamespace(major=m))
+        assert gpu.has_kernels(x) == known
+    assert not gpu.has_kernels(torch.empty(2))
+    monkeypatch.setattr(gpu, "WORKS", False)
+    assert not gpu.has_kernels(x)

@@ -27,8 +27,8 @@ WORKS = missing() is None
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Whether hopflow's Triton kernels run there."""
-    return x.device.type == "cuda" and WORKS
+    """Whether hopflow's Triton kernels run there: older devices hold too little at once for some of them."""
+    return WORKS and knows_bf16(x.device)
 
 
 def knows_bf16(device: torch.device) -> bool:

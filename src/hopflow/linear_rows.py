@@ -29,7 +29,7 @@ def plain(layer: Any) -> bool:
 def kernels(head: Any, features: Tensor) -> ModuleType | None:
     """The module with kernels for this head and device, if there is one."""
     wanted = has_kernels(features) and features.dtype != torch.float64 and len(features)
-    if not (wanted and plain(head) and knows_bf16(features.device)):
+    if not (wanted and plain(head)):
         return None
     from . import triton_rows
 

@@ -16,7 +16,7 @@ def fits(x: Tensor, layer: nn.Linear) -> bool:
         and plain(layer)
         and layer.bias is not None
         and (narrow(x) or x.dtype) in NARROW
-        and (has_kernels(x) or not torch.is_grad_enabled())
+        and (not torch.is_grad_enabled() or has_kernels(x))
     )
 
 
