@@ -51,8 +51,9 @@ def main() -> None:
         triton_rows.forward(logits, bias, tokens, tokens)
         triton_rows.backward_(logits, bias, tokens, tokens, three, three)
     triton_rows.draw(rows, bias, tokens, three[:, 0], u)
-    triton_table.moved(torch.zeros(9, 768), torch.zeros(768), torch.bfloat16)
-    triton_table.lerp_(torch.zeros(9, 768), torch.zeros(9, 768), torch.zeros(()))
+    table = torch.zeros(9, 768)
+    triton_table.looked_up(table, torch.zeros(5, 3, dtype=torch.int64), table[0], torch.bfloat16)
+    triton_table.lerp(table, table, torch.zeros(()), out=table)
     for dtype in (torch.bfloat16, torch.float16):
         for length, width in ((128, 64), (100, 32)):
             qkv, turn = torch.zeros(2, length, 3, 6, width, dtype=dtype), torch.zeros(2, length, width // 2)

@@ -236,14 +236,9 @@ def test_rounded_to_bfloat16_as_on_a_gpu_the_best_pairs_are_as_good_and_cost_wha
     x0, x1 = torch.multinomial(law, 2 * n * 32, True, generator=gen).view(2, n, 32)
     exact = SquaredEmbedding().split(x0, x1, e.double())
     best = exact.paid(assignment(exact.pairwise))
-    for module in (costs, products):
-        monkeypatch.setattr(module, "rounds", lambda e: e.dtype == torch.float32)
+    monkeypatch.setattr(products, "rounds", lambda e: e.dtype == torch.float32)
     rounded = SquaredEmbedding().split(x0, x1, e)
     assert rounded.pairwise.dtype == torch.float32
-    kept = SquaredEmbedding().snapshot(e)
-    assert kept.dtype == torch.bfloat16
-    assert torch.equal(type("Own", (SquaredEmbedding,), {})().snapshot(e), e)
-    assert torch.equal(SquaredEmbedding().split(x0, x1, kept).full(), rounded.full())
     apart = (rounded.full().double() - exact.full()).abs().max() / exact.max()
     assert 1e-6 < float(apart) < 1e-3
     order = assignment(rounded.pairwise)

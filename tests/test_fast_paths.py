@@ -225,16 +225,18 @@ def test_what_is_dropped_is_so_by_chance_and_the_same_for_the_same_seed():
 
 @gpu
 @pytest.mark.parametrize("shape", [(7, 20), (50_257, 768), (3, 5_000)], ids=str)
-def test_a_table_about_its_middle_is_rounded_as_torch_rounds_and_a_snapshot_costs_the_same(shape):
+@pytest.mark.parametrize("n", [9, 700])
+def test_rows_of_a_table_are_rounded_as_torch_rounds_and_cost_what_they_would_without_a_kernel(n, shape, monkeypatch):
     torch.manual_seed(0)
     table = 1 + torch.randn(shape, device="cuda")
-    middle = table[:: max(1, len(table) // products.SAMPLED)].mean(0)
-    exact = torch.sub(table, middle, out=torch.empty(shape, dtype=torch.bfloat16, device="cuda"))
-    assert torch.equal(products.about_the_middle(table), exact)
-    x0, x1 = torch.randint(0, shape[0], (2, 9, 5), device="cuda")
+    x0, x1 = torch.randint(0, shape[0], (2, n, 70), device="cuda")
     cost = hf.SquaredEmbedding()
-    one, other = cost.split(x0, x1, table), cost.split(x0, x1, cost.snapshot(table))
-    assert torch.equal(one.full(), other.full())
+    found = cost.split(x0, x1, table)
+    monkeypatch.setattr(products, "has_kernels", lambda e: False)
+    exact = cost.split(x0, x1, table)
+    assert torch.equal(found.pairwise, exact.pairwise)
+    torch.testing.assert_close(found.rows, exact.rows, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.columns, exact.columns, rtol=1e-5, atol=0)
 
 
 @gpu
@@ -243,9 +245,11 @@ def test_an_average_of_a_large_table_moves_as_torch_would_move_it(sound):
     torch.manual_seed(0)
     first, then = torch.randn(2, 50_257, 96, device="cuda")
     average = Ema(first, 0.9)
+    before = average.value
     average.update(then, 100, torch.tensor(sound, device="cuda"))
     torch.testing.assert_close(average.value, first.lerp(then, 0.1 * sound))
     assert sound or torch.equal(average.value, first)
+    assert torch.equal(before, first)
 
 
 @gpu

@@ -192,12 +192,26 @@ def test_gelu_with_a_bias(n, width):
 
 
 @pytest.mark.parametrize("shape", [(7, 20), (130, 33), (3, 5_000)], ids=str)
-def test_a_table_about_its_middle(shape):
+def test_rows_of_a_table_about_its_middle_and_what_they_sum_to(shape):
     torch.manual_seed(0)
     table, middle = torch.randn(shape), torch.randn(shape[1])
-    assert torch.equal(triton_table.moved(table, middle, torch.float32), table - middle)
-    rounded = triton_table.moved(table, middle, torch.bfloat16)  # by the interpreter, which cuts digits off
-    torch.testing.assert_close(rounded.float(), table - middle, rtol=2**-7, atol=0)
+    tokens = torch.randint(0, shape[0], (5, 8))[:, 1:4]
+    exact = (table - middle)[tokens].flatten(1)
+    found, squares = triton_table.looked_up(table, tokens, middle, torch.float32)
+    assert torch.equal(found, exact)
+    close(squares, exact.double().square().sum(1))
+    found, squares = triton_table.looked_up(table, tokens, middle, torch.bfloat16)
+    torch.testing.assert_close(found.float(), exact, rtol=2**-7, atol=0)  # the interpreter cuts digits off
+    close(squares, found.double().square().sum(1))
+
+
+@pytest.mark.parametrize("stray", [-1, 7])
+def test_a_token_that_a_table_lacks_is_no_number(stray):
+    tokens = torch.tensor([[0, 1], [2, stray], [3, 4]])
+    found, squares = triton_table.looked_up(torch.randn(7, 20), tokens, torch.zeros(20), torch.bfloat16)
+    for numbers in (squares, found[:, 20]):
+        assert torch.isnan(numbers).tolist() == [False, True, False]
+    assert not torch.isnan(found[:, :20]).any()
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.1, 0.7, 1.0])
@@ -205,6 +219,10 @@ def test_an_average_moves_towards_a_table(weight):
     torch.manual_seed(0)
     average, table = torch.randn(2, 70, 99)
     exact = average.double().lerp(table.double(), torch.tensor(weight).double())
-    triton_table.lerp_(average, table, torch.tensor(weight))
-    close(average, exact)
-    assert weight < 1 or torch.equal(average, table)
+    moved = torch.empty_like(average)
+    triton_table.lerp(average, table, torch.tensor(weight), out=moved)
+    close(moved, exact)
+    assert weight < 1 or torch.equal(moved, table)
+    assert weight > 0 or torch.equal(moved, average)
+    triton_table.lerp(average, table, torch.tensor(weight), out=average)
+    assert torch.equal(average, moved)

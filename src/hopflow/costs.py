@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .network import Network, clock_dtype, resting
-from .products import about_the_middle, chunks, narrowed, rounds, squared_distances
+from .products import centred_distances, chunks, narrowed, squared_distances
 from .split import Split
 
 FEW_TOKENS = 16
@@ -51,10 +51,6 @@ class SequenceCost(ABC):
         network: Network | None = None,
     ) -> Float[Tensor, " n"]:
         """c(x0_i, x1_i): the true cost of the pairs as they stand."""
-
-    def snapshot(self, embedding: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
-        """What `split` needs of a table that goes on to change: a copy, or less, never a view of it."""
-        return embedding.detach().clone()
 
     def matrix(
         self,
@@ -184,11 +180,7 @@ class SquaredEmbedding(_InEmbeddingSpace):
         network: Network | None = None,
     ) -> Split:
         _some_positions(x0)
-        return squared_distances(x0, x1, about_the_middle(_table(embedding)))
-
-    def snapshot(self, embedding: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
-        short = rounds(embedding) and type(self) is SquaredEmbedding  # another class may read what is left out
-        return about_the_middle(embedding.detach()) if short else super().snapshot(embedding)
+        return centred_distances(x0, x1, _table(embedding))
 
     def matrix(
         self,

@@ -1,6 +1,6 @@
 """Products: squared distances of embedded sequences, of all pairs, by matrix products."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Float, Int
@@ -20,33 +20,50 @@ SAMPLED = 1024
 
 def squared_distances(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], e: Float[Tensor, "V D"]) -> Split:
     """‖e(x0_j) - e(x1_i)‖² of concatenated embeddings: -2⟨e(x0_j), e(x1_i)⟩ and the squared norms."""
-    wide = torch.promote_types(e.dtype, torch.float32)
-    cross = torch.zeros(len(x1), len(x0), dtype=wide, device=e.device)
-    for at in chunks(x0 if len(x0) > len(x1) else x1, e.shape[1]):
-        # looked up, not indexed: that ran at a fifth of a GPU's memory speed
-        ours, theirs = (embedding(x[:, at], e).flatten(1) for x in (x1, x0))
-        _add_product(cross, ours, theirs, factor=-2.0)
-    norms = torch.linalg.vector_norm(e, dim=1, dtype=wide).square_()
-    return Split(cross, norms[x1].sum(1), norms[x0].sum(1))
+    norms = torch.linalg.vector_norm(e, dim=1, dtype=_wide(e)).square_()
+    # looked up, not indexed: that ran at a fifth of a GPU's memory speed
+    return _summed(x0, x1, e, lambda x: (embedding(x, e).flatten(1), norms[x].sum(1)))
 
 
-def about_the_middle(e: Float[Tensor, "V D"]) -> Float[Tensor, "V K"]:
-    """The same distances, with short vectors: long ones that lie close together differ in their last digits only."""
+def centred_distances(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], e: Float[Tensor, "V D"]) -> Split:
+    """The same, with short vectors: long ones that lie close together differ in their last digits only."""
     if e.dtype.itemsize < 4:  # rounded already; to move it would round it again
-        return e
+        return squared_distances(x0, x1, e)
     middle = e[:: max(1, len(e) // SAMPLED)].mean(0)  # any point near it will do, and the whole table takes a pass
     if not rounds(e):
-        return narrowed(e - middle)
+        return squared_distances(x0, x1, narrowed(e - middle))
     if not has_kernels(e):
-        return torch.sub(e, middle, out=torch.empty_like(e, dtype=torch.bfloat16))
+        return squared_distances(x0, x1, torch.sub(e, middle, out=torch.empty_like(e, dtype=torch.bfloat16)))
     from . import triton_table
 
-    return triton_table.moved(e, middle, torch.bfloat16)
+    # rounded as they are looked up, which saves a pass over the table and one for its norms
+    return _summed(x0, x1, e, lambda x: triton_table.looked_up(e, x, middle, torch.bfloat16))
 
 
 def rounds(e: Float[Tensor, "V D"]) -> bool:
     """Whether products of this table are of bfloat16 numbers: 3.3 TFLOP at n = 4096, L = 128, D = 768 want them."""
     return e.dtype == torch.float32 and knows_bf16(e.device)
+
+
+def _summed(
+    x0: Int[Tensor, "n L"],
+    x1: Int[Tensor, "m L"],
+    e: Float[Tensor, "V D"],
+    looked_up: Callable[[Tensor], tuple[Tensor, Tensor]],
+) -> Split:
+    """Position by position, as many at once as fit; `looked_up` gives embeddings end to end, and their squared norm."""
+    cross = torch.zeros(len(x1), len(x0), dtype=_wide(e), device=e.device)
+    of_rows, of_columns = (torch.zeros(len(x), dtype=_wide(e), device=e.device) for x in (x1, x0))
+    for at in chunks(x0 if len(x0) > len(x1) else x1, e.shape[1]):
+        (ours, our_norms), (theirs, their_norms) = (looked_up(x[:, at]) for x in (x1, x0))
+        _add_product(cross, ours, theirs, factor=-2.0)
+        of_rows += our_norms
+        of_columns += their_norms
+    return Split(cross, of_rows, of_columns)
+
+
+def _wide(e: Float[Tensor, "V D"]) -> torch.dtype:
+    return torch.promote_types(e.dtype, torch.float32)
 
 
 def _add_product(total: Float[Tensor, "m n"], a: Float[Tensor, "m K"], b: Float[Tensor, "n K"], factor: float) -> None:

@@ -9,36 +9,48 @@ NUMBERS = 4096
 """Of a table that a program reads at once."""
 
 
-def moved(table: Tensor, middle: Tensor, dtype: torch.dtype) -> Tensor:
-    """table - middle (D,) in another type, in one pass; torch's own runs at a third of the memory's speed."""
-    rows, width = table.shape
-    out = torch.empty(rows, width, dtype=dtype, device=table.device)
+def looked_up(table: Tensor, tokens: Tensor, middle: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rows of table - middle (D,) in another type, those of a sequence end to end, and their squared norm, in one pass.
+
+    (n, L) -> (n, L·D), (n,). A token that the table lacks is NaN.
+    """
+    (rows, width), (n, length) = table.shape, tokens.shape
+    out = torch.empty(n, length * width, dtype=dtype, device=table.device)
+    squares = torch.empty(n, length, dtype=torch.float32, device=table.device)
     size = triton.next_power_of_2(width)
     some = max(1, NUMBERS // size)
+    given = table.contiguous(), tokens.contiguous(), middle, out, squares
     with torch.cuda.device_of(table):
-        _moved[(triton.cdiv(rows, some),)](table.contiguous(), middle, out, rows, width, R=some, D=size)
-    return out
+        _looked_up[(triton.cdiv(n * length, some),)](*given, n * length, rows, width, R=some, D=size)
+    return out, squares.sum(1)
 
 
-def lerp_(average: Tensor, table: Tensor, weight: Tensor) -> None:
-    """average.lerp_(table, weight) with a weight on the device, for which torch runs at half of the memory's speed."""
+def lerp(average: Tensor, table: Tensor, weight: Tensor, out: Tensor) -> None:
+    """average.lerp(table, weight) with a weight on the device, for which torch runs at half of the memory's speed."""
     count = average.numel()
     with torch.cuda.device_of(average):
-        _lerp[(triton.cdiv(count, NUMBERS),)](average, table, weight, count, N=NUMBERS)
+        _lerp[(triton.cdiv(count, NUMBERS),)](average, table, weight, out, count, N=NUMBERS)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _moved(table, middle, out, rows, width, R: tl.constexpr, D: tl.constexpr):  # type: ignore[no-untyped-def]
+def _looked_up(  # type: ignore[no-untyped-def]
+    table, tokens, middle, out, squares, count, rows, width, R: tl.constexpr, D: tl.constexpr
+):
     i, j = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.arange(0, D)
-    at, inside = i[:, None] * width + j[None, :], (i < rows)[:, None] & (j < width)[None, :]
-    by = tl.load(middle + j, mask=j < width, other=0.0)
-    x = tl.load(table + at, mask=inside, other=0.0) - by[None, :]
-    tl.store(out + at, x.to(out.dtype.element_ty), mask=inside)
+    there, inside = i < count, j < width
+    token = tl.load(tokens + i, mask=there, other=0).to(tl.int64)
+    known, written = there & (token >= 0) & (token < rows), there[:, None] & inside[None, :]
+    by = tl.load(middle + j, mask=inside, other=0.0)
+    x = tl.load(table + token[:, None] * width + j[None, :], mask=known[:, None] & inside[None, :], other=0.0)
+    x = tl.where(known[:, None], x - by[None, :], float("nan")).to(out.dtype.element_ty)
+    tl.store(out + i[:, None] * width + j[None, :], x, mask=written)
+    wide = x.to(tl.float32)
+    tl.store(squares + i, tl.sum(wide * wide, 1), mask=there)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _lerp(average, table, weight, count, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def _lerp(average, table, weight, out, count, N: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
     inside, w = i < count, tl.load(weight)
     a, x = tl.load(average + i, mask=inside), tl.load(table + i, mask=inside)
-    tl.store(average + i, tl.where(w < 0.5, a + w * (x - a), x - (x - a) * (1 - w)), mask=inside)  # 1 gives x itself
+    tl.store(out + i, tl.where(w < 0.5, a + w * (x - a), x - (x - a) * (1 - w)), mask=inside)  # 1 gives x itself

@@ -17,14 +17,16 @@ STEPS, UPDATES = range(16), OT_BATCH // BATCH
 
 
 def run(paired) -> torch.Tensor:
-    """As in training: one table, which the step's own stream changes as soon as it has been handed over."""
-    live, busy = table(0).cuda(), torch.randn(2048, 2048, device="cuda")
+    """As in training: a table per step, whose memory would be the next one's as soon as it has been handed over."""
+    busy = torch.randn(2048, 2048, device="cuda")
     pairs = []
     for step in STEPS:
-        live.copy_(table(step))
+        now = table(step).cuda()
         busy = (busy @ busy).clamp(-1, 1)
-        pairs.append(torch.stack(paired.step(step, live)))
-        live.fill_(torch.nan)
+        pairs.append(torch.stack(paired.step(step, now)))
+        shape = now.shape
+        del now
+        torch.full(shape, torch.nan, device="cuda")
     return torch.stack(pairs)
 
 

@@ -67,11 +67,11 @@ class Side:
         x1: Int[Tensor, "n L"],
         table: Float[Tensor, "V D"],
     ) -> dict[str, Tensor]:
-        """The source rows at these uniform numbers, and the cost of all pairs under the table as it is now."""
-        now = self.handed(cost.snapshot(table))
+        """The source rows at these uniform numbers, and the cost of all pairs under this table."""
+        table = self.handed(table.detach())
         with torch.no_grad(), self.beside():
             x0 = source.at(self.up(u))
-            split = cost.split(x0, self.up(x1), now)
+            split = cost.split(x0, self.up(x1), table)
             none = torch.zeros(len(x0), dtype=split.pairwise.dtype, device=x0.device)
             rows, columns = (none if part is None else part for part in (split.rows, split.columns))
             return {"source": x0, "pairwise": split.pairwise, "rows": rows, "columns": columns}
@@ -84,11 +84,11 @@ class Side:
                 (staged[name] if staged else sheet[name]).copy_(part, non_blocking=True)
             return Crossing(self.mark(), staged, sheet)
 
-    def handed(self, copy: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
-        """Made by the step's own stream, before its update; the second stream waits for it, and keeps its memory."""
+    def handed(self, table: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
+        """Made by the step's own stream; the second one waits for that, and nobody else gets its memory meanwhile."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        copy.record_stream(self.stream)
-        return copy
+        table.record_stream(self.stream)
+        return table
 
     def up(self, rows: Tensor) -> Tensor:
         """From locked memory: from any other, CUDA would first wait for the stream."""

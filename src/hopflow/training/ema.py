@@ -33,14 +33,19 @@ class Ema:
 
     @torch.no_grad()
     def update(self, tensor: Float[Tensor, "..."], step: int, sound: Float[Tensor, ""] | None = None) -> None:
-        """Take in the tensor as it is after the update of this step; not at all where `sound` is 0."""
+        """Take in the tensor as it is after the update of this step; not at all where `sound` is 0.
+
+        With `sound`, as on a GPU, `value` is a new tensor afterwards: who reads the old one beside the steps may go on.
+        """
         if tensor.shape != self.value.shape:
             raise ValueError(f"the average is of shape {tuple(self.value.shape)}; got {tuple(tensor.shape)}")
         weight, now = 1 - self.rate(step), tensor.detach().to(self.value)
         if sound is None:
             self.value.lerp_(now, weight)
-        else:
-            _move(self.value, now, weight * sound)
+            return
+        value = torch.empty_like(self.value)
+        _lerp(self.value, now, weight * sound, out=value)
+        self.value = value
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"value": self.value.clone()}
@@ -52,7 +57,7 @@ class Ema:
                 f"the average is float32 of shape {tuple(self.value.shape)}; the state holds {value.dtype} of shape "
                 f"{tuple(value.shape)}: it belongs to another table"
             )
-        self.value.copy_(value)
+        self.value = value.to(self.value.device, copy=True)
 
 
 class WeightEma:
@@ -72,7 +77,7 @@ class WeightEma:
             return
         by = weight * sound
         for average, weights in zip(self.weights.values(), now, strict=True):
-            _move(average, weights, by)
+            _lerp(average, weights, by, out=average)
 
     def named(self, model: nn.Module) -> dict[str, Tensor]:
         """The averages, under every name that a weight of this network goes by: tied ones have two."""
@@ -91,15 +96,17 @@ class WeightEma:
             _put(model, own)
 
 
-def _move(average: Float[Tensor, "..."], tensor: Float[Tensor, "..."], weight: Float[Tensor, ""]) -> None:
-    """average.lerp_(tensor, weight), with a weight on the device."""
-    alike = average.is_contiguous() and tensor.is_contiguous()
+def _lerp(
+    average: Float[Tensor, "..."], tensor: Float[Tensor, "..."], weight: Float[Tensor, ""], out: Float[Tensor, "..."]
+) -> None:
+    """average.lerp(tensor, weight), with a weight on the device."""
+    alike = all(x.is_contiguous() for x in (average, tensor, out))
     if not (has_kernels(average) and average.numel() >= LARGE and alike):
-        average.lerp_(tensor, weight)
+        torch.lerp(average, tensor, weight, out=out)
         return
     from .. import triton_table
 
-    triton_table.lerp_(average, tensor, weight)
+    triton_table.lerp(average, tensor, weight, out)
 
 
 @torch.no_grad()

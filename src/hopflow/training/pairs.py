@@ -5,8 +5,8 @@ embeddings sees, for OT batch b, the table as it was handed over at the first st
 step 0 for the first `ahead` of them. So `ahead` belongs to the recipe and the number of workers does not: the rule
 names steps, never what happened to be finished.
 
-A table on a GPU stays there. The cost matrix is computed from it on the GPU, from the table as it is on the stream that
-is current when it is handed over, and only the matrix travels to a worker (`crossings`): the rule is the same.
+A table on a GPU stays there. The cost matrix is computed from it on the GPU, beside the step, and only the matrix
+travels to a worker (`crossings`). Such a table is to be replaced and not changed in its place: the rule is the same.
 
 A cost that reads the network itself (`coupling.reads`) is solved in place, at the first step of its OT batch and with
 the weights of that step, as if `ahead` were 0: weights do not travel to workers. Nothing hides it.
@@ -123,8 +123,8 @@ class Pairing:
         """(x0, x1) of this step, on the CPU; `table` is the embedding table, or its average, before the step's update.
 
         The table and the network are read at the first step of an OT batch only, by costs that ask for them. The table
-        is copied, or read on its GPU, and may change afterwards; the network is asked at once, at rest and on its own
-        device.
+        is copied and may change afterwards, unless it is on a GPU, where it is read later: then nobody may change it.
+        The network is asked at once, at rest and on its own device.
         """
         x0, x1 = self.ot_pairs(step, table, network)
         rows = self.batch // self.share.world

@@ -209,9 +209,8 @@ class Trainer:
                 f"ot_ema averages the embedding table of a flow's network, and {type(self.model).__name__} offers "
                 f"none: give it a property `table` (V, D), or leave ot_ema out"
             )
-        average = Ema(table, self.settings.ot_ema)
-        self.task.table = average.value
-        return average
+        self.task.average = Ema(table, self.settings.ot_ema)
+        return self.task.average
 
     def _load_optimizer(self, saved: dict[str, Tensor]) -> None:
         self.optimizer.state.clear()
