@@ -117,8 +117,8 @@ class Row:
     loss: float | None
     """None where steps with and without couplings took turns."""
     slowdown: float | None = None
-    """Of a step by its couplings: the same trainer with and without them, whole couplings at a time. The median turn, a
-    share: something else that has the host for a few steps of one turn outweighs all that couplings cost."""
+    """Of a step by its couplings, a share: the same trainer with and without them. The median turn, and in it the
+    median coupling's worth of steps: something else that has the host for a few outweighs all that couplings cost."""
     slowdown_spread: float | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
             for _ in range(TURNS):
                 blocks = {way: way(-(-case.steps // span) * span) for way in ways}
                 each += blocks[run.steps]
-                slowdowns.append(statistics.fmean(blocks[run.steps]) / statistics.fmean(blocks[run.uncoupled]) - 1)
+                slowdowns.append(typical(blocks[run.steps], span) / typical(blocks[run.uncoupled], span) - 1)
                 ways.reverse()  # what drifts slows both alike
     tflop, tokens, seconds = work(case, name), case.batch * case.length, statistics.fmean(each)
     speed = tflop / seconds
@@ -227,6 +227,11 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
         slowdown=statistics.median(slowdowns) if slowdowns else None,
         slowdown_spread=spread(slowdowns) if slowdowns else None,
     )
+
+
+def typical(each: list[float], span: int) -> float:
+    """The median over runs of `span` steps, each of which has all of a coupling in it."""
+    return statistics.median(statistics.fmean(each[at : at + span]) for at in range(0, len(each), span))
 
 
 def spread(numbers: list[float]) -> float:
