@@ -103,9 +103,16 @@ def from_pretrained(
     Of a run's folder the newest checkpoint is read.
     """
     folder = newest(Path(folder))
-    config = _read_config(folder)
-    weights = _weights(config)
-    _verify(folder / weights, config["sha256"][weights])
+    try:
+        config = _read_config(folder)
+        weights = _weights(config)
+        _verify(folder / weights, config["sha256"][weights])
+    except (ValueError, FileNotFoundError) as error:
+        before = [other for other in sorted(folder.parent.glob("step-*")) if other.name < folder.name]
+        if not (before and folder.name.startswith("step-")):
+            raise
+        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise ValueError(f"{reason}\nthe checkpoint before it can be named: {before[-1]}") from None
     flow = None if config["flow"] is None else from_plain(Flow, config["flow"])
     if model is None:
         model = _build(config["model"], folder)

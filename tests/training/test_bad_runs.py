@@ -176,6 +176,21 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_goes_on(hopflow
         assert checkpoint.latest(run / "checkpoints").step == 4
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("gone", [False, True], ids=["damaged", "missing"])
+def test_who_samples_from_a_run_with_a_damaged_newest_checkpoint_is_told_which_one_can_be_named(
+    hopflow, run, name, gone
+):
+    newer, older = (run / "checkpoints" / f"step-{step:09}" for step in (4, 2))
+    (newer / name).unlink() if gone else (newer / name).write_bytes(b"{}")
+    result = hopflow("sample", str(run), "n=1", "steps=2")
+    assert (result.code, "bug" in result.err) == (2, False)
+    assert f"the checkpoint before it can be named: {older}" in result.err.replace("\n", "")
+    assert hopflow("sample", str(older), "n=1", "steps=2").code == 0
+    (older / name).unlink()
+    assert "can be named" not in hopflow("sample", str(older), "n=1", "steps=2").err
+
+
 def test_whole_checkpoints_are_kept_before_damaged_newer_ones(hopflow, fox, run):
     """With keep=1 and a checkpoint of each step, the newest by name would be the damaged one."""
     file = run / "checkpoints" / "step-000000004" / "model.safetensors"

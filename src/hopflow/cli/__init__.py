@@ -95,7 +95,8 @@ def diagnose(error: Exception) -> tuple[int, str]:
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return (USER if error.errno in USER_ERRNO else ENVIRONMENT), reason
     if isinstance(error, MemoryError) or _no_memory(error):
-        return ENVIRONMENT, "out of memory: try a smaller batch, accumulate=4 or recompute=true; what was saved is kept"
+        less = "try less at once, in training a smaller batch, accumulate=4 or recompute=true"
+        return ENVIRONMENT, f"out of memory: {less}; what was saved is kept"
     if isinstance(error, ImportError) and not (error.name or "hopflow").startswith("hopflow"):
         return ENVIRONMENT, f"{error}\n{_how_to_install(error.name or '')}"
     where = "the traceback is above" if "--debug" in sys.argv else "run the command again with --debug"
