@@ -37,7 +37,8 @@ def centred_distances(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], e: Float[T
     from . import triton_table
 
     # rounded as they are looked up, which saves a pass over the table and one for its norms
-    return _summed(x0, x1, e, lambda x: triton_table.looked_up(e, x, middle, torch.bfloat16))
+    rows = e.contiguous()  # once
+    return _summed(x0, x1, e, lambda x: triton_table.looked_up(rows, x, middle, torch.bfloat16))
 
 
 def rounds(e: Float[Tensor, "V D"]) -> bool:

@@ -53,11 +53,15 @@ def test_couplings_are_timed_beside_the_same_trainer_without_them_now_before_and
 
     monkeypatch.setattr(train.Trainer, "update", noted)
     monkeypatch.setattr(train, "TURNS", 2)
-    coupled = train.Variant("exact OT", compile=False, ot_batch=1)
-    train.run(train.Case(batch=4, length=8, tokens=40, steps=2, sources=("multimask",)), (coupled,))
+    coupled = train.Variant("exact OT", compile=False, ot_batch=8)
+    (row,) = train.run(train.Case(batch=4, length=8, tokens=40, steps=2, sources=("multimask",)), (coupled,))
     assert len({trainer for trainer, _ in seen}) == 1
-    turns = [coupled for coupled, _ in itertools.groupby(coupled for _, coupled in seen)]
-    assert turns == [True, False, True, False]  # the first to warm up; then without and with, with and without
+    turns = [(coupled, len(list(steps))) for coupled, steps in itertools.groupby(coupled for _, coupled in seen)]
+    # the first to warm up; then without and with, with and without
+    assert [coupled for coupled, _ in turns] == [True, False, True, False]
+    _, without, twice, again = (count for _, count in turns)
+    assert without == again == twice / 2  # as many before the clock starts, and as many after it
+    assert row.uncoupled_ms > 0
 
 
 def test_that_something_else_had_the_host_does_not_outweigh_what_couplings_cost(monkeypatch):
@@ -76,6 +80,7 @@ def test_that_something_else_had_the_host_does_not_outweigh_what_couplings_cost(
     (row,) = train.run(train.Case(batch=4, length=8, tokens=40, steps=17, sources=("multimask",)), (coupled,))
     assert row.slowdown == pytest.approx(0.25)
     assert row.ms == pytest.approx(1250)
+    assert row.uncoupled_ms > 1e3  # the mean still shows them
 
 
 def test_a_name_that_a_variant_puts_aside_must_exist():

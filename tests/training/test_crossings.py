@@ -14,6 +14,7 @@ from hopflow.couplings import OptimalTransport
 from hopflow.split import Split
 from hopflow.training import crossings
 from hopflow.training.crossings import Crossing, Side
+from hopflow.training.ema import Ema
 from hopflow.training.problems import Draw
 from hopflow.training.sheets import Layout, Sheet
 from hopflow.training.streams import stream
@@ -62,7 +63,6 @@ class Pretend(Side):
 
     def handed(self, table):
         self.asked.append(table)
-        return table
 
     def up(self, rows):
         return rows.clone()
@@ -162,12 +162,27 @@ def test_a_run_goes_on_from_its_state_with_the_same_bits(start):
 @pytest.mark.parametrize("ahead", [0, 2, 3])
 def test_the_matrix_is_of_the_table_of_the_step_that_the_rule_names(ahead):
     with pairing(EMBEDDED, ahead=ahead) as paired:
+        live = torch.empty_like(table(0))
         for step in range(20):
-            paired.step(step, table(step))
+            live.copy_(table(step))
+            paired.step(step, live)
+            live.fill_(torch.nan)
         (side,) = paired._sides.values()
     opened = [0] * (ahead + 1) + [4 * b for b in range(1, 5)]
     assert len(side.asked) == len(opened)
     assert all(torch.equal(seen, table(step)) for seen, step in zip(side.asked, opened, strict=True))
+
+
+def test_an_average_is_read_as_it_is_without_a_copy_and_its_update_does_not_change_what_is_read():
+    average, values = Ema(table(0), decay=0.0), []
+    with pairing(EMBEDDED, ahead=0) as paired:
+        for step in range(12):
+            values.append(average.value)
+            paired.step(step, average)
+            average.update(table(step + 1), step, sound=torch.ones(()))
+        (side,) = paired._sides.values()
+    assert [next(i for i, value in enumerate(values) if value is seen) for seen in side.asked] == [0, 4, 8]
+    assert all(torch.equal(seen, table(step)) for seen, step in zip(side.asked, (0, 4, 8), strict=True))
 
 
 def test_a_worker_is_given_an_ot_batch_once_its_matrix_has_arrived_and_not_before():

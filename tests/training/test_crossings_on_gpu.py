@@ -6,6 +6,7 @@ import torch
 from hopflow import SinkhornOT, SquaredEmbedding, Uniform
 from hopflow.sinkhorn import sinkhorn
 from hopflow.split import Split
+from hopflow.training.ema import Ema
 from hopflow.training.problems import one_thread
 from hopflow.training.sheets import Layout, Sheet
 from hopflow.training.streams import stream
@@ -16,17 +17,22 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 STEPS, UPDATES = range(16), OT_BATCH // BATCH
 
 
-def run(paired) -> torch.Tensor:
-    """As in training: a table per step, whose memory would be the next one's as soon as it has been handed over."""
-    busy = torch.randn(2048, 2048, device="cuda")
+def run(paired, averaged: bool = False) -> torch.Tensor:
+    """As in training: a table that the step's own stream changes as soon as it has been handed over.
+
+    Or an average that gets another tensor: the memory of the one before is somebody else's as soon as it may be.
+    """
+    live, busy = table(0).cuda(), torch.randn(2048, 2048, device="cuda")
+    average = Ema(live, decay=0.0)
     pairs = []
     for step in STEPS:
-        now = table(step).cuda()
+        live.copy_(table(step))
+        average.update(live, step)
         busy = (busy @ busy).clamp(-1, 1)
-        pairs.append(torch.stack(paired.step(step, now)))
-        shape = now.shape
-        del now
-        torch.full(shape, torch.nan, device="cuda")
+        pairs.append(torch.stack(paired.step(step, average if averaged else live)))
+        live.fill_(torch.nan)
+        average.update(live, step)
+        torch.full_like(live, torch.nan)
     return torch.stack(pairs)
 
 
@@ -48,6 +54,8 @@ def test_pairs_are_those_of_the_matrix_that_the_gpu_finds_for_the_table_of_the_s
 def test_pairs_are_bitwise_the_same_with_workers_and_by_way_of_other_memory(monkeypatch):
     with pairing(EMBEDDED) as paired:
         expected = run(paired)
+    with pairing(EMBEDDED) as paired:
+        assert torch.equal(run(paired, averaged=True), expected)
     with until_ready(pairing(EMBEDDED, workers=2)) as paired:
         assert torch.equal(run(paired), expected)
         assert not paired.report(STEPS[-1]).in_place

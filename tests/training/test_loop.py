@@ -14,7 +14,6 @@ from hopflow.models import Causal, Size, Transformer
 from hopflow.training import checkpoint
 from hopflow.training.loop import train
 from hopflow.training.metrics import read
-from hopflow.training.pairs import Pairing
 from hopflow.training.settings import Settings
 from hopflow.training.shares import Share
 from hopflow.training.streams import stream
@@ -481,24 +480,15 @@ def test_a_batch_is_drawn_by_one_thread_and_the_others_are_there_again_afterward
 
 
 @pytest.mark.parametrize("ot_ema", [0.0, 0.9])
-def test_a_table_that_is_read_beside_the_steps_is_one_that_they_do_not_change(ot_ema, monkeypatch):
-    """As on a GPU: there a table stays where it is, and an update makes a new average."""
-    monkeypatch.setattr("hopflow.training.crossings.elsewhere", lambda table: True)
-    corpus = Letters()
+def test_a_coupling_is_handed_the_average_of_the_table_where_there_is_one(ot_ema, monkeypatch):
+    corpus, handed = Letters(), []
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts), coupling=hf.ExactOT(hf.SquaredEmbedding()))
-    settings = Settings(batch=4, ot_batch=8, device="cpu", workers=0, ot_ema=ot_ema, lr=0.1, warmup=1)
-    model, seen = network(flow.vocab), []
+    settings = Settings(batch=4, device="cpu", workers=0, ot_ema=ot_ema)
+    model = network(flow.vocab)
     task = FlowTask(model, flow, corpus, settings, Share())
-    independent = hf.Flow(flow.source)
-    pairs = Pairing(independent, task._rows, length=corpus.length, batch=4, ot_batch=8)
-    monkeypatch.setattr(
-        task._pairing, "step", lambda step, table, _: (seen.append((table, table.clone())), pairs.step(step))[1]
-    )
-    trainer = Trainer(model, task, settings, torch.device("cpu"), Share())
-    trainer._sound, trainer.optimizer = torch.ones(()), torch.optim.AdamW(model.parameters(), fused=True)
-    for step in range(6):
-        trainer.update(step)
-    kept = seen[::2]  # at the first step of an OT batch
-    assert all(torch.equal(table, then) for table, then in kept)
-    assert len({float(table.sum()) for table, _ in kept}) == 3
+    trainer, step = Trainer(model, task, settings, torch.device("cpu"), Share()), task._pairing.step
+    monkeypatch.setattr(task._pairing, "step", lambda *given: (handed.append(given[1]), step(*given))[1])
+    trainer.update(0)
+    (seen,) = handed
+    assert seen is (trainer.ot_average if ot_ema else model.table)
     task.close()

@@ -138,7 +138,7 @@ def hiding(
     work = STEPS[kind](step_seconds)
     flow = Flow(MultiMask(Vocab(tokens // 2, tokens // 2)), coupling=coupling)
     table = torch.randn(tokens, width, generator=stream(0, "table")).to(work.device)
-    average, sound = Ema(table, ot_ema), torch.ones((), device=work.device) if work.device.type == "cuda" else None
+    average = Ema(table, ot_ema)
     # drawn beforehand: a step without pairs reads data, too
     data = [torch.randint(0, tokens // 2, (n, length), generator=stream(0, "data", i)) for i in range(8)]
     pairing = Pairing(
@@ -156,11 +156,11 @@ def hiding(
 
     def paired_step(step: int) -> float:
         asked = time.perf_counter()
-        x0, x1 = pairing.step(step, average.value)
+        x0, x1 = pairing.step(step, average)
         took = time.perf_counter() - asked
         work.step(x0, x1)
         if ot_ema:
-            average.update(table, step, sound)
+            average.update(table, step)
         return took
 
     with closing(pairing):

@@ -120,6 +120,8 @@ class Row:
     """Of a step by its couplings, a share: the same trainer with and without them. The median turn, and in it the
     median coupling's worth of steps: something else that has the host for a few outweighs all that couplings cost."""
     slowdown_spread: float | None = None
+    uncoupled_ms: float | None = None
+    """The mean of the steps without couplings, in the same turns: beside `ms` it shows what the medians leave out."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -201,7 +203,7 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
     with without(variant), closing(_Run(case, name, variant)) as run:
         run.steps(0)  # what a compiler takes is not a step's
         with Peak(case.device) as memory:
-            each, slowdowns = run.steps(case.steps), []
+            each, alone, slowdowns = run.steps(case.steps), [], []
         loss = None if variant.ot_batch else run.trainer.loss
         if variant.ot_batch:
             each = []
@@ -209,6 +211,7 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
             for _ in range(TURNS):
                 blocks = {way: way(-(-case.steps // span) * span) for way in ways}
                 each += blocks[run.steps]
+                alone += blocks[run.uncoupled]
                 slowdowns.append(typical(blocks[run.steps], span) / typical(blocks[run.uncoupled], span) - 1)
                 ways.reverse()  # what drifts slows both alike
     tflop, tokens, seconds = work(case, name), case.batch * case.length, statistics.fmean(each)
@@ -226,6 +229,7 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
         loss=loss,
         slowdown=statistics.median(slowdowns) if slowdowns else None,
         slowdown_spread=spread(slowdowns) if slowdowns else None,
+        uncoupled_ms=1e3 * statistics.fmean(alone) if alone else None,
     )
 
 

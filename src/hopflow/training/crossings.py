@@ -67,8 +67,8 @@ class Side:
         x1: Int[Tensor, "n L"],
         table: Float[Tensor, "V D"],
     ) -> dict[str, Tensor]:
-        """The source rows at these uniform numbers, and the cost of all pairs under this table."""
-        table = self.handed(table.detach())
+        """The source rows at these uniform numbers, and the cost of all pairs under a table that stays as it is."""
+        self.handed(table)
         with torch.no_grad(), self.beside():
             x0 = source.at(self.up(u))
             split = cost.split(x0, self.up(x1), table)
@@ -84,11 +84,10 @@ class Side:
                 (staged[name] if staged else sheet[name]).copy_(part, non_blocking=True)
             return Crossing(self.mark(), staged, sheet)
 
-    def handed(self, table: Float[Tensor, "V D"]) -> Float[Tensor, "V D"]:
+    def handed(self, table: Float[Tensor, "V D"]) -> None:
         """Made by the step's own stream; the second one waits for that, and nobody else gets its memory meanwhile."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         table.record_stream(self.stream)
-        return table
 
     def up(self, rows: Tensor) -> Tensor:
         """From locked memory: from any other, CUDA would first wait for the stream."""

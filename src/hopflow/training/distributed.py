@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from ..flow import Flow
 from ..network import Network
-from .pairs import Pairing, Report
+from .pairs import Pairing, Report, Table
 from .shares import Share
 
 
@@ -91,7 +91,7 @@ class GlobalPairing:
         self._state: dict[str, Tensor] = {}
 
     def step(
-        self, step: int, table: Float[Tensor, "V D"] | None = None, network: Network | None = None
+        self, step: int, table: Table | None = None, network: Network | None = None
     ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"]]:
         """This process's part of the flow batch of a step; see Pairing.step."""
         current, within = divmod(step, self._pairing.updates)
@@ -160,9 +160,7 @@ class GlobalPairing:
                 if parts is not None:
                     self._gathered[index] = self.share.join(parts, self._batch)
 
-    def _solve(
-        self, step: int, table: Float[Tensor, "V D"] | None, network: Network | None
-    ) -> tuple[Tensor | None, Exception | None]:
+    def _solve(self, step: int, table: Table | None, network: Network | None) -> tuple[Tensor | None, Exception | None]:
         if self.share.rank != 0:
             return None, None
         try:

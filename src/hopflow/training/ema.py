@@ -35,16 +35,16 @@ class Ema:
     def update(self, tensor: Float[Tensor, "..."], step: int, sound: Float[Tensor, ""] | None = None) -> None:
         """Take in the tensor as it is after the update of this step; not at all where `sound` is 0.
 
-        With `sound`, as on a GPU, `value` is a new tensor afterwards: who reads the old one beside the steps may go on.
+        On a GPU, or with `sound`, `value` is a new tensor afterwards: who reads the old one beside the steps may go on.
         """
         if tensor.shape != self.value.shape:
             raise ValueError(f"the average is of shape {tuple(self.value.shape)}; got {tuple(tensor.shape)}")
         weight, now = 1 - self.rate(step), tensor.detach().to(self.value)
-        if sound is None:
+        if sound is None and not self.value.is_cuda:
             self.value.lerp_(now, weight)
             return
         value = torch.empty_like(self.value)
-        _lerp(self.value, now, weight * sound, out=value)
+        _lerp(self.value, now, torch.full((), weight, device=value.device) if sound is None else weight * sound, value)
         self.value = value
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ step 0 for the first `ahead` of them. So `ahead` belongs to the recipe and the n
 names steps, never what happened to be finished.
 
 A table on a GPU stays there. The cost matrix is computed from it on the GPU, beside the step, and only the matrix
-travels to a worker (`crossings`). Such a table is to be replaced and not changed in its place: the rule is the same.
+travels to a worker (`crossings`): the rule is the same.
 
 A cost that reads the network itself (`coupling.reads`) is solved in place, at the first step of its OT batch and with
 the weights of that step, as if `ahead` were 0: weights do not travel to workers. Nothing hides it.
@@ -29,9 +29,12 @@ from ..network import Network
 from . import crossings
 from .crew import Crew
 from .crossings import Crossing
+from .ema import Ema
 from .problems import Draw, Priced, Problem, Solution, posed
 from .shares import Share
 from .sheets import Layout, Sheet
+
+Table = Float[Tensor, "V D"] | Ema
 
 
 @dataclass(frozen=True)
@@ -118,13 +121,13 @@ class Pairing:
         return sorted(self._jobs)
 
     def step(
-        self, step: int, table: Float[Tensor, "V D"] | None = None, network: Network | None = None
+        self, step: int, table: Table | None = None, network: Network | None = None
     ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"]]:
         """(x0, x1) of this step, on the CPU; `table` is the embedding table, or its average, before the step's update.
 
         The table and the network are read at the first step of an OT batch only, by costs that ask for them. The table
-        is copied and may change afterwards, unless it is on a GPU, where it is read later: then nobody may change it.
-        The network is asked at once, at rest and on its own device.
+        is copied, if it has to be, and may change afterwards; the network is asked at once, at rest and on its own
+        device.
         """
         x0, x1 = self.ot_pairs(step, table, network)
         rows = self.batch // self.share.world
@@ -132,7 +135,7 @@ class Pairing:
         return x0[at : at + rows], x1[at : at + rows]
 
     def ot_pairs(
-        self, step: int, table: Float[Tensor, "V D"] | None = None, network: Network | None = None
+        self, step: int, table: Table | None = None, network: Network | None = None
     ) -> tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]:
         """All pairs of the OT batch that this step belongs to."""
         if self._closed:
@@ -205,7 +208,7 @@ class Pairing:
     ) -> None:
         self.close()
 
-    def _open(self, step: int, table: Float[Tensor, "V D"] | None, network: Network | None) -> int:
+    def _open(self, step: int, table: Table | None, network: Network | None) -> int:
         """Open the OT batches that this step's table or network, or the seed alone, makes possible."""
         if step < 0:
             raise ValueError(f"steps are counted from 0; got {step}")
@@ -235,9 +238,7 @@ class Pairing:
             self._crew.sweep()
         return current
 
-    def _asked(
-        self, table: Float[Tensor, "V D"] | None, network: Network | None
-    ) -> tuple[Float[Tensor, "V D"] | None, Network | None]:
+    def _asked(self, table: Table | None, network: Network | None) -> tuple[Table | None, Network | None]:
         """What the coupling reads of these."""
         for name, given in (("embedding", table), ("network", network)):
             if name in self.reads and given is None:
@@ -246,14 +247,17 @@ class Pairing:
                 )
         return table if "embedding" in self.reads else None, network if "network" in self.reads else None
 
-    def _job(self, index: int, table: Float[Tensor, "V D"] | None, network: Network | None) -> Job:
+    def _job(self, index: int, table: Table | None, network: Network | None) -> Job:
         draw, x1, group = self._draw(index), self._rows(index), self._labels(index)
-        if self._transport and table is not None and network is None and crossings.elsewhere(table):
-            return self._priced(self._transport, draw, x1, group, table)
+        now = table.value if isinstance(table, Ema) else None if table is None else table.detach()
+        if self._transport and now is not None and network is None and crossings.elsewhere(now):
+            # read beside the step: an update gives an average another tensor, any other table may change in its place
+            kept = now if isinstance(table, Ema) else now.clone()
+            return self._priced(self._transport, draw, x1, group, kept)
         if self._crew is None:
-            copy = None if table is None else table.detach().to("cpu", copy=True)
+            copy = None if now is None else now.to("cpu", copy=True)
             return Job(x1, Problem(draw, x1, group, copy, network))
-        given = {"x1": x1, "group": group, "table": None if table is None else table.detach()}
+        given = {"x1": x1, "group": group, "table": now}
         sheet = self._sheet(Layout.of(x0=x1, **given))
         for name, content in given.items():
             if content is not None:

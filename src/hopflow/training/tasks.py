@@ -24,10 +24,9 @@ from ..network import Network
 from ..paths import PathSample
 from ..sampling import generate
 from ..scores import open_places
-from . import crossings
 from .distributed import GlobalPairing
 from .ema import Ema
-from .pairs import Pairing
+from .pairs import Pairing, Table
 from .settings import Settings
 from .shares import Share
 from .streams import stream, stream_seed
@@ -180,7 +179,6 @@ class FlowTask(Task):
         self.average: Ema | None = None
         """What the OT cost reads in place of the network's own embedding table: its average."""
         self._waited = 0.0
-        self._updates = (settings.ot_batch or settings.batch) // settings.batch
         shared: dict[str, Any] = {
             "length": corpus.length,
             "batch": settings.batch,
@@ -198,7 +196,7 @@ class FlowTask(Task):
     def batch(self, step: int) -> Batch:
         seed, size, length = self.settings.seed, self.settings.batch, self.corpus.length
         started = time.perf_counter()
-        x0, x1 = self._pairing.step(step, self._table(step), self.model)
+        x0, x1 = self._pairing.step(step, self._table(), self.model)
         self._waited += time.perf_counter() - started
         t = stratified(1, size, stream(seed, "time", step))[0]
         # in a shuffled order: neighbours in a batch may be neighbours in the OT batch
@@ -261,13 +259,8 @@ class FlowTask(Task):
         prediction, source = self.flow.prediction, self.flow.source
         return open_places(sample, prediction, source).sum(1) if prediction.stays(source) else None
 
-    def _table(self, step: int) -> Float[Tensor, "V D"] | None:
-        """What the OT cost reads: the average, or the network's own, copied where it would change meanwhile."""
-        if self.average is not None:
-            return self.average.value
-        table = embedding_table(self.model)
-        read = "embedding" in self.flow.coupling.reads and step % self._updates == 0
-        return table.detach().clone() if read and table is not None and crossings.elsewhere(table) else table
+    def _table(self) -> Table | None:
+        return self.average if self.average is not None else embedding_table(self.model)
 
     def _rows(self, index: int) -> Int[Tensor, "n L"]:
         size = self.settings.ot_batch or self.settings.batch
