@@ -28,11 +28,10 @@ def run(paired, averaged: bool = False) -> torch.Tensor:
     for step in STEPS:
         live.copy_(table(step))
         average.update(live, step)
+        torch.full_like(live, torch.nan)
         busy = (busy @ busy).clamp(-1, 1)
         pairs.append(torch.stack(paired.step(step, average if averaged else live)))
         live.fill_(torch.nan)
-        average.update(live, step)
-        torch.full_like(live, torch.nan)
     return torch.stack(pairs)
 
 
