@@ -356,10 +356,14 @@ def test_a_finished_run_says_so_and_takes_no_step(tmp_path):
     assert len(losses(tmp_path)) == 3
 
 
-def test_fewer_steps_than_were_taken_are_refused(tmp_path):
+def test_fewer_steps_than_were_taken_are_refused_and_change_nothing(tmp_path):
     run(tmp_path, 4)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     with pytest.raises(ValueError, match="has taken 4 steps already"):
         run(tmp_path, 2)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+    assert run(tmp_path, 5).step == 5
+    assert json.loads((tmp_path / "recipe.json").read_text())["recipe"]["steps"] == 5
 
 
 CHANGES = [

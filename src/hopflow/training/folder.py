@@ -49,25 +49,27 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / CHECKPOINTS
 
-    def settle(self, identity: Mapping[str, Any], recipe: Mapping[str, Any], may_change: set[str]) -> str:
-        """Write what this run is, or refuse to go on with another one; the hash of what is learned.
+    def settle(self, identity: Mapping[str, Any], recipe: Mapping[str, Any], may_change: set[str]) -> None:
+        """Write what a new run is, or refuse to go on with another one.
 
         `identity` decides what is learned, key by key; `recipe` is all of it as it was asked for.
         """
-        digest = recipe_hash(identity)
         if is_run(self.path):
-            saved = read_recipe(self.path)["identity"]
-            _refuse_changes(self.path, saved, identity, may_change)
+            _refuse_changes(self.path, read_recipe(self.path)["identity"], identity, may_change)
+        else:
+            self.write(identity, recipe)
+
+    def write(self, identity: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
+        """What the run is from now on: some of it may have changed."""
         content = {
             "format": "hopflow run",
             "version": 1,
             "hopflow": __version__,
-            "recipe_hash": digest,
+            "recipe_hash": recipe_hash(identity),
             "identity": identity,
             "recipe": recipe,
         }
         atomic.write(self.path / RECIPE, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
-        return digest
 
     def close(self) -> None:
         if self._lock is not None:

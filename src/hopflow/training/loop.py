@@ -28,7 +28,7 @@ from ..storage import to_plain
 from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint
 from .devices import choose_device, memory_bytes
-from .folder import CHECKPOINTS, RunFolder, next_free, read_recipe
+from .folder import CHECKPOINTS, RunFolder, next_free, recipe_hash
 from .metrics import Metrics, Row, read
 from .settings import Settings, is_learned
 from .shares import Share
@@ -87,12 +87,17 @@ def train(
         trainer = Trainer(model, task, settings, device, share)
         if flow is not None:
             _ask_once(trainer, flow)
+        identity = identify(model, flow, corpus, settings)
         if share.rank == 0:  # only now, so that no mistake so far has left a folder that says what the run is
             folder = stack.enter_context(RunFolder(path))
             longer = {"steps"} if settings.rate == "constant" else set()
-            folder.settle(identify(model, flow, corpus, settings), asdict(settings), longer)
+            folder.settle(identity, asdict(settings), longer)
         wait_for_all()
-        return _Course(trainer, path, corpus, flow, logger, progress).run()
+        course = _Course(trainer, path, corpus, flow, recipe_hash(identity), logger, progress)
+        start = course.resume()
+        if share.rank == 0:  # only now: a run that cannot go on is left as it is
+            folder.write(identity, asdict(settings))
+        return course.run(start)
 
 
 def _ask_once(trainer: Trainer, flow: Flow) -> None:
@@ -113,19 +118,19 @@ class _Course:
         path: Path,
         corpus: Text,
         flow: Flow | None,
+        digest: str,
         logger: Logger | None,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.trainer, self.path, self.corpus, self.flow = trainer, path, corpus, flow
         self.logger, self.progress = logger, progress
         self.settings, self.task, self.first = trainer.settings, trainer.task, trainer.share.rank == 0
-        self.digest = str(read_recipe(path)["recipe_hash"])
+        self.digest = digest
         self.last: dict[str, Any] = {}
         self.seconds = 0.0
         self._clock, self._tokens = time.perf_counter(), 0
 
-    def run(self) -> Run:
-        start = self._resume()
+    def run(self, start: int) -> Run:
         with ExitStack() as stack:
             stop = stack.enter_context(Stop())
             metrics = stack.enter_context(Metrics(self.path, start)) if self.first else None
@@ -150,7 +155,7 @@ class _Course:
         if self.progress:
             self.progress(done, self.settings.steps)
 
-    def _resume(self) -> int:
+    def resume(self) -> int:
         """Load the newest whole checkpoint, or write the first one; the step to go on with."""
         home = self.path / CHECKPOINTS
         found = checkpoints.latest(home)
