@@ -164,6 +164,7 @@ def test_a_users_mistake_is_one_short_message_and_exit_2(hopflow, analyses, argu
         (OSError(28, "No space left on device", "rows.json"), 3, "rows.json: No space left on device"),
         (FileNotFoundError(2, "No such file or directory", "text.txt"), 2, "text.txt: No such file"),
         (MemoryError(), 3, "out of memory"),
+        (RuntimeError("InvalidCxxCompiler: No working C++ compiler found"), 3, "install g++"),
         (
             ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),
             3,

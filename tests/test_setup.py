@@ -5,9 +5,12 @@ import importlib.util
 import os
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "tools" / "set_up.py"
@@ -180,3 +183,13 @@ def test_make_without_python_says_so():
     assert run.returncode != 0
     assert "there is no 'no-such-python' here" in run.stderr
     assert "PYTHON=python3.12 make test" in run.stderr
+
+
+def test_what_is_pinned_installs_on_the_first_release_of_the_oldest_python():
+    """Debian's 3.11.2 could not install a package that wants 3.11.5."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {Requirement(line).name for line in lines if line.strip() and not line.startswith("#")}
+    there = [found for found in distributions() if found.metadata["Name"].lower().replace("_", "-") in pinned]
+    assert len(there) > 50
+    picky = {found.metadata["Name"]: found.metadata["Requires-Python"] for found in there}
+    assert {name: asked for name, asked in picky.items() if asked and "3.11.0" not in SpecifierSet(asked)} == {}

@@ -18,7 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 INPUTS = ("pyproject.toml", "constraints.txt")
 OLDEST, NEWEST = (3, 11), (3, 14)  # NEWEST: the last Python with a wheel of the torch in constraints.txt
-NEEDED_BYTES = 2 * 1024**3
+NEEDED_BYTES = 4 * 1024**3
 NETWORK = (
     "Failed to establish a new connection",
     "Max retries exceeded",

@@ -97,6 +97,8 @@ def diagnose(error: Exception) -> tuple[int, str]:
     if isinstance(error, MemoryError) or _no_memory(error):
         less = "try less at once, in training a smaller batch, accumulate=4 or recompute=true"
         return ENVIRONMENT, f"out of memory: {less}; what was saved is kept"
+    if "InvalidCxxCompiler" in f"{type(error).__name__}: {error}":  # torch wraps it in an error of its own
+        return ENVIRONMENT, "to compile a network torch needs a C++ compiler: install g++, or leave compile=true out"
     if isinstance(error, ImportError) and not (error.name or "hopflow").startswith("hopflow"):
         return ENVIRONMENT, f"{error}\n{_how_to_install(error.name or '')}"
     where = "the traceback is above" if "--debug" in sys.argv else "run the command again with --debug"
