@@ -213,3 +213,13 @@ def test_doctor_exits_3_when_something_essential_is_broken(hopflow, monkeypatch)
     result = hopflow("doctor")
     assert result.code == 3
     assert "no_such_package cannot be imported" in result.out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_disk_that_is_full_at_the_last_line_is_one_message_and_exit_3():
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "hopflow", "list"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert run.returncode == 3
+    assert run.stderr == "hopflow: [Errno 28] No space left on device\n"

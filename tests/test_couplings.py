@@ -319,3 +319,11 @@ def test_the_matrix_of_the_cost_is_all_that_a_transport_needs(coupling, grouped)
     for name in ("cost", "independent_cost", "marginal_error", "information"):
         assert getattr(found, name) == pytest.approx(getattr(pairs, name), rel=1e-5, abs=1e-9)
     assert found.cost == pytest.approx(float(coupling.cost.paired(pairs.x0, x1, e).mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize("coupling", [ExactOT, SinkhornOT])
+def test_a_coupling_by_a_name_is_refused(coupling):
+    made = object.__new__(coupling)  # beneath the checks of types that the tests put around it
+    object.__setattr__(made, "cost", "hamming")
+    with pytest.raises(ValueError, match=r"is given a cost, such as Hamming\(\); got 'hamming'"):
+        made.__post_init__()

@@ -134,6 +134,10 @@ class OptimalTransport(Coupling):
 
     cost: SequenceCost
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.cost, SequenceCost):
+            raise ValueError(f"{type(self).__name__} is given a cost, such as Hamming(); got {self.cost!r}")
+
     @property
     def reads(self) -> tuple[str, ...]:
         return self.cost.reads
@@ -215,6 +219,7 @@ class SinkhornOT(OptimalTransport):
     max_iterations: int = 5000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.eps > 0 and math.isfinite(self.eps)):
             raise ValueError(f"eps must be positive and finite; got {self.eps}. For eps = 0 use ExactOT.")
 

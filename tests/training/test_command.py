@@ -159,6 +159,8 @@ def test_a_text_may_come_through_a_pipe(hopflow, warm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = hopflow("train", "-", *KEYS, "steps=1")
     assert result.code == 0
+    assert "hopflow sample runs/stdin" in result.out
+    assert not any(f"hopflow {command} runs/stdin" in result.out for command in ("train", "eval"))  # the text is gone
     assert read(tmp_path / "runs" / "stdin" / "metrics.jsonl")[0]["step"] == 0
 
 

@@ -496,3 +496,15 @@ def test_a_coupling_is_handed_the_average_of_the_table_where_there_is_one(ot_ema
     (seen,) = handed
     assert seen is (trainer.ot_average if ot_ema else model.table)
     task.close()
+
+
+def test_a_network_that_knows_fewer_tokens_than_its_flow_is_refused_before_anything_is_written(tmp_path):
+    corpus = Letters()
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
+    model = Own(flow.vocab)
+    model.embed = nn.Embedding(flow.vocab.data, 8)  # none for masks
+    with pytest.raises(ValueError, match="fails on the last one"):
+        train(model, flow, corpus, out=tmp_path / "run", steps=1, device="cpu")
+    with pytest.raises(ValueError, match="takes a network first; got Flow"):
+        unchecked(train)(flow, model, corpus, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -76,6 +76,7 @@ def main() -> None:
         code = app(sys.argv[1:] or ["--help"], prog_name="hopflow", standalone_mode=False)
         if code == 130:  # typer's word for Ctrl-C
             raise KeyboardInterrupt
+        sys.stdout.flush()  # a disk that is full says so now, and not at the exit
         sys.exit(code if isinstance(code, int) else OK)
     except (KeyboardInterrupt, typer.Abort) as error:
         _fail(INTERRUPTED, str(error) or "interrupted")
@@ -95,7 +96,7 @@ def diagnose(error: Exception) -> tuple[int, str]:
         reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         return (USER if error.errno in USER_ERRNO else ENVIRONMENT), reason
     if isinstance(error, MemoryError) or _no_memory(error):
-        less = "try less at once, in training a smaller batch, accumulate=4 or recompute=true"
+        less = "try less at once; in training accumulate=4, recompute=true, or --fresh with a smaller batch"
         return ENVIRONMENT, f"out of memory: {less}; what was saved is kept"
     if "InvalidCxxCompiler" in f"{type(error).__name__}: {error}":  # torch wraps it in an error of its own
         return ENVIRONMENT, "to compile a network torch needs a C++ compiler: install g++, or leave compile=true out"
@@ -134,9 +135,12 @@ def _fail(code: int, message: str) -> None:
     if len(lines) > 6:
         lines = [*lines[:5], "..."]
     typer.echo("\n".join([f"hopflow: {lines[0]}", *(f"  {line}" for line in lines[1:])]), err=True)
+    try:
+        sys.stdout.flush()
+    except OSError:  # what is left would be tried again at the exit, which then has a code of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # where one of several processes is lost, torch's own threads wait for it for minutes, also at the exit
-        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)

@@ -84,7 +84,7 @@ def _show_plan(built: "Built", plan: "Plan", json_file: Path | None) -> None:
         write_json(json_file, asdict(plan))
     rows = {
         "parameters": f"{plan.parameters:,}",
-        "memory": f"about {size(plan.memory_bytes)}",
+        "memory": f"about {size(plan.memory_bytes)}, beside what torch itself takes",
         "a checkpoint": size(plan.checkpoint_bytes),
         "text": f"{built.corpus.rows:,} sequences of {built.recipe.length}, {built.corpus.vocab_size:,} tokens known",
         "tokens to train on": f"{plan.tokens:,} ({plan.epochs:.3g} epochs)",
@@ -125,7 +125,9 @@ def _next(run: str, recipe: "Recipe", steps: int) -> dict[str, str]:
         "train longer": f"hopflow train {run} steps={2 * steps}",
         "all its keys": f"hopflow config show {run}",
     }
-    if recipe.rate != "constant":  # where the rate falls to its end, a longer run is another one
+    if recipe.data == "-":  # nobody kept the text
+        del commands["measure it"], commands["train longer"]
+    elif recipe.rate != "constant":  # where the rate falls to its end, a longer run is another one
         del commands["train longer"]
     return commands
 

@@ -71,6 +71,8 @@ def train(
     and their number, by every process, before the first step of this call and after each.
     Ctrl-C and SIGTERM finish the step, save and raise `Interrupted`.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"train(model, flow, corpus) takes a network first; got {type(model).__name__}")
     if isinstance(corpus, str | Path):
         raise ValueError(f"a corpus is what hf.data.load({str(corpus)!r}) gives, not its name")
     if settings is not None and keys:
@@ -104,9 +106,15 @@ def _ask_once(trainer: Trainer, flow: Flow) -> None:
     """Refuse a network that does not fit its flow, by what it says of one row."""
     model = trainer.model
     check_vocab(model, flow)
-    xt = torch.zeros(1, trainer.task.corpus.length, dtype=torch.int64, device=trainer.device)
-    with resting(model), trainer.autocast():
-        flow.vocab.check_logits(model(xt, torch.zeros(1, dtype=clock_dtype(model), device=trainer.device)))
+    last = flow.vocab.size - 1
+    xt = torch.full((1, trainer.task.corpus.length), last, device=trainer.device)
+    try:
+        with resting(model), trainer.autocast():
+            flow.vocab.check_logits(model(xt, torch.zeros(1, dtype=clock_dtype(model), device=trainer.device)))
+    except IndexError as error:
+        raise ValueError(
+            f"the flow has {flow.vocab.size} tokens, and {type(model).__name__} fails on the last one, {last}: {error}"
+        ) from error
 
 
 class _Course:
@@ -300,7 +308,7 @@ def _refuse_not_finite(groups: Mapping[str, Mapping[str, Tensor]], step: int) ->
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise NotFinite(
                     f"{name} ({group}) is no longer a number after step {step - 1}: not saved, the checkpoint before "
-                    f"it is intact. Lower lr or weight_decay"
+                    f"it is intact. Lower lr or weight_decay, in a new folder (--fresh, or fresh=True)"
                 )
 
 

@@ -248,7 +248,8 @@ class Trainer:
             self._last = None
             raise NotFinite(
                 f"the loss is {outcome.loss:g} and the gradient's norm {outcome.grad_norm:g} at step {outcome.step}: "
-                f"stopped before the update, the weights are intact. Lower lr, or raise warmup",
+                f"stopped before the update, the weights are intact. Lower lr, or raise warmup, "
+                f"in a new folder (--fresh, or fresh=True)",
                 outcome,
             )
 
