@@ -1,6 +1,7 @@
 """The command line's contract: quick help, settings as key=value, short errors, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -217,9 +218,11 @@ def test_doctor_exits_3_when_something_essential_is_broken(hopflow, monkeypatch)
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_disk_that_is_full_at_the_last_line_is_one_message_and_exit_3():
+    # a command whose words are still in a buffer when it ends
+    said = "from hopflow import cli; cli.app = lambda *_, **__: print('done'); cli.main()"
+    command = [sys.executable, "-c", said]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:
-        run = subprocess.run(
-            [sys.executable, "-m", "hopflow", "list"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     assert run.returncode == 3
     assert run.stderr == "hopflow: [Errno 28] No space left on device\n"

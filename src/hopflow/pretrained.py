@@ -103,16 +103,7 @@ def from_pretrained(
     Of a run's folder the newest checkpoint is read.
     """
     folder = newest(Path(folder))
-    try:
-        config = _read_config(folder)
-        weights = _weights(config)
-        _verify(folder / weights, config["sha256"][weights])
-    except (ValueError, FileNotFoundError) as error:
-        before = [other for other in sorted(folder.parent.glob("step-*")) if other.name < folder.name]
-        if not (before and folder.name.startswith("step-")):
-            raise
-        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        raise ValueError(f"{reason}\nthe checkpoint before it can be named: {before[-1]}") from None
+    config, weights = _checked(folder)
     flow = None if config["flow"] is None else from_plain(Flow, config["flow"])
     if model is None:
         model = _build(config["model"], folder)
@@ -145,6 +136,21 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
 def _digest(config: dict[str, Any]) -> str:
     rest = {key: value for key, value in config.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _checked(folder: Path) -> tuple[dict[str, Any], str]:
+    """The config and the file of weights that it names, both whole; else why not, and which checkpoint came before."""
+    try:
+        config = _read_config(folder)
+        weights = _weights(config)
+        _verify(folder / weights, config["sha256"][weights])
+    except (ValueError, FileNotFoundError) as error:
+        before = [other for other in sorted(folder.parent.glob("step-*")) if other.name < folder.name]
+        if not (before and folder.name.startswith("step-")):
+            raise
+        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise ValueError(f"{reason}\nthe checkpoint before it can be named: {before[-1]}") from None
+    return config, weights
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def centred_distances(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], e: Float[T
     from . import triton_table
 
     # rounded as they are looked up, which saves a pass over the table and one for its norms
-    rows = e.contiguous()  # once
+    rows = e.contiguous()  # once, and not for every chunk
     return _summed(x0, x1, e, lambda x: triton_table.looked_up(rows, x, middle, torch.bfloat16))
 
 

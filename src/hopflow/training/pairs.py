@@ -35,6 +35,7 @@ from .shares import Share
 from .sheets import Layout, Sheet
 
 Table = Float[Tensor, "V D"] | Ema
+"""Embeddings of all tokens, or their average, of which no copy is needed: an update gives it another tensor."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ class Pairing:
         draw, x1, group = self._draw(index), self._rows(index), self._labels(index)
         now = table.value if isinstance(table, Ema) else None if table is None else table.detach()
         if self._transport and now is not None and network is None and crossings.elsewhere(now):
-            # read beside the step: an update gives an average another tensor, any other table may change in its place
+            # read beside the step, while any other table may change in its place
             kept = now if isinstance(table, Ema) else now.clone()
             return self._priced(self._transport, draw, x1, group, kept)
         if self._crew is None:
