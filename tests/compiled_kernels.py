@@ -59,14 +59,14 @@ def main() -> None:
             qkv, turn = torch.zeros(2, length, 3, 6, width, dtype=dtype), torch.zeros(2, length, width // 2)
             triton_attention.forward(qkv, *turn)
             triton_attention.backward(torch.zeros(2, length, 6 * width, dtype=dtype), qkv, *turn)
-            triton_attention.glance(qkv[0, :5, 0], qkv[:, :, 1], qkv[:, :, 2], tokens.long(), tokens.long(), *turn)
+            triton_attention.glance(qkv[0, :5, 0], qkv[:, :, 1:], tokens.long(), tokens.long(), *turn)
         x, part, one = torch.zeros(3, 128, 768, dtype=dtype), torch.zeros(3, 1, 768, dtype=dtype), torch.tensor(1)
         for seed, dropped in ((None, 0.0), (one, 0.1)):
             out, _, stats = triton_add_norm.forward(x, x, part, part, part, 1.0, seed, dropped, 1e-5, dtype)
             triton_add_norm.backward(x, x, out, x, part, part, stats, 1.0, seed, dropped)
         y, added = torch.zeros(64, 3072, dtype=dtype), torch.zeros(3072, dtype=dtype)
         triton_gelu.forward(y, added)
-        triton_gelu.backward(y, y, added)
+        triton_gelu.backward_(y, y, added)
 
 
 if __name__ == "__main__":

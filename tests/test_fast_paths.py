@@ -14,7 +14,7 @@ from hopflow.categorical import categorical
 from hopflow.linear_rows import PAD, WideHead, kernels, linear_three, plain
 from hopflow.models import add_norm, short_attention
 from hopflow.models.attention import rotated
-from hopflow.models.gelu_linear import gelu_linear
+from hopflow.models.two_layers import two_layers
 from hopflow.scores import _three
 from hopflow.training.checkpoint import latest
 from hopflow.training.ema import Ema
@@ -115,8 +115,8 @@ def test_attention_over_short_sequences_and_its_gradient(dtype, shape):
     exact.backward(upstream.double())
     assert apart(found, exact) < LOOSE[dtype]
     row, position = torch.randint(0, b, (9,), device="cuda"), torch.randint(0, length, (9,), device="cuda")
-    asked, keys, values = qkv.detach()[row, position, 0], rotated(qkv.detach()[:, :, 1], turn), qkv.detach()[:, :, 2]
-    single = short_attention.glance(asked, keys.to(dtype), values, row, position, *turn)
+    asked, offered = qkv.detach()[row, position, 0], qkv.detach()[:, :, 1:]
+    single = short_attention.glance(asked, offered, row, position, *turn)
     assert apart(single, exact.detach()[row, position]) < LOOSE[dtype]
     # of a single position nothing goes back but values: the rest of the gradient is zero
     assert apart(qkv.grad, wide.grad) < LOOSE[dtype]
@@ -164,18 +164,20 @@ def test_tokens_drawn_from_a_wide_head_are_those_of_the_categorical():
 def test_a_perceptron_and_its_gradients_with_them_or_without(dtype, shape):
     b, length, width, inner = shape
     torch.manual_seed(0)
-    layer, x = nn.Linear(width, inner).cuda(), torch.randn(b, length, width, device="cuda", requires_grad=True)
-    exact_layer, wide = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
-    exact = nn.functional.gelu(exact_layer(wide), approximate="tanh")
+    layers = nn.ModuleList([nn.Linear(width, inner), nn.Linear(inner, width + 1)]).cuda()
+    x = torch.randn(b, length, width, device="cuda", requires_grad=True)
+    exact_layers, wide = copy.deepcopy(layers).double(), x.detach().double().requires_grad_()
+    first, second = exact_layers
+    exact = second(nn.functional.gelu(first(wide), approximate="tanh"))
     with torch.autocast("cuda", dtype):
         with torch.no_grad():
-            assert apart(gelu_linear(x, layer), exact) < LOOSE[dtype]
-        found = gelu_linear(x, layer)
+            assert apart(two_layers(x, *layers), exact) < LOOSE[dtype]
+        found = two_layers(x, *layers)
     upstream = torch.randn_like(found)
     found.backward(upstream)
     exact.backward(upstream.double())
     assert apart(found, exact) < LOOSE[dtype]
-    pairs = [(x, wide), *zip(layer.parameters(), exact_layer.parameters(), strict=True)]
+    pairs = [(x, wide), *zip(layers.parameters(), exact_layers.parameters(), strict=True)]
     assert all(apart(mine.grad, theirs.grad) < LOOSE[dtype] for mine, theirs in pairs)
 
 
@@ -324,6 +326,26 @@ def test_a_step_of_training_is_that_of_plain_code(source, compiled, monkeypatch)
     (loss, grads), (exact, exact_grads) = found
     assert loss == pytest.approx(exact, rel=3e-3)
     assert max(apart(a, b) for a, b in zip(grads, exact_grads, strict=True) if float(b.norm()) > 1e-6) < 0.08
+
+
+@gpu
+def test_a_compiled_run_that_is_taken_up_again_goes_as_if_it_had_not_stopped(tmp_path):
+    """What is dropped depends on the step alone."""
+    corpus = hf.data.load("docs", tokens="char", length=32, offline=True)
+    flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
+    keys = {"batch": 8, "device": "cuda", "compile": True, "log_every": 100, "save_every": 5, "rate": "constant"}
+    keys |= {"eval_every": 4, "eval_rows": 4, "eval_samples": 0, "workers": 0}
+
+    def run(out: str, steps: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = toys.awake(hf.Transformer(flow.vocab, "tiny", dropout=0.2))
+        hf.train(model, flow, corpus, out=tmp_path / out, steps=steps, **keys)
+        return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    whole = run("whole", 10)
+    run("parts", 5)
+    for name, weights in run("parts", 10).items():
+        torch.testing.assert_close(weights, whole[name], rtol=1e-3, atol=1e-5)
 
 
 def _step(source: str, compiled: bool, precision: str = "bf16") -> tuple[float, list[torch.Tensor]]:

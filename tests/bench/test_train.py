@@ -86,14 +86,14 @@ def test_that_something_else_had_the_host_does_not_outweigh_what_couplings_cost(
 def test_a_name_that_a_variant_puts_aside_must_exist():
     plain = next(variant for variant in train.VARIANTS if variant.name.startswith("plain"))
     with train.without(plain):
-        from hopflow.models import attention, gelu_linear, stream
+        from hopflow.models import attention, stream, two_layers
         from hopflow.scores import _open_rows, kernels
 
         assert kernels(None, None) is None
         assert _open_rows(None, None, None, None) is None
         assert attention.fits(None) is False
         assert stream.fits(None) is False
-        assert gelu_linear.fits(None, None) is False
+        assert two_layers.fits(None, None, None) is False
 
 
 @pytest.mark.parametrize("setting", ["steps=0", "tokens=1", "size=huge", "batch=0", "source=mask", "lengt=8"])

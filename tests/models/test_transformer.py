@@ -16,7 +16,7 @@ from hopflow.costs import SquaredEmbedding
 from hopflow.flow import Flow
 from hopflow.models import SIZES, Size, Transformer
 from hopflow.models.attention import rotated, rotation
-from hopflow.models.gelu_linear import fits
+from hopflow.models.two_layers import fits
 from hopflow.network import resting
 from hopflow.objectives import EXAMPLES as OBJECTIVES
 from hopflow.objectives import NoisyCrossEntropy
@@ -515,9 +515,15 @@ def test_the_trunk_compiles_as_one_graph():
     assert found.returncode == 0, found.stderr
 
 
-def test_gelu_is_part_of_a_product_where_a_layer_has_a_bias_to_add():
+class Own(nn.Linear):
+    """A layer of one's own, which may do more than multiply."""
+
+
+def test_two_layers_are_one_operation_where_both_are_plain_and_have_a_bias_to_add():
     with FakeTensorMode(), torch.no_grad():
         x = torch.empty(2, 4, dtype=torch.bfloat16, device="cuda")
     with torch.no_grad():
-        assert fits(x, nn.Linear(4, 4))
-        assert not fits(x, nn.Linear(4, 4, bias=False))
+        assert fits(x, nn.Linear(4, 8), nn.Linear(8, 4))
+        assert not fits(x, nn.Linear(4, 8, bias=False), nn.Linear(8, 4))
+        assert not fits(x, nn.Linear(4, 8), nn.Linear(8, 4, bias=False))
+        assert not fits(x, nn.Linear(4, 8), Own(8, 4))

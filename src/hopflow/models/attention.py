@@ -74,25 +74,22 @@ class Attention(nn.Module):
         out: Tensor = self.out(self.mix(qkv, turn, past))
         return out
 
-    def offered(self, x: Float[Tensor, "B L D"], turn: Rotation) -> tuple[Tensor, Tensor]:
-        """What the positions offer to be seen: keys, turned, and values, (B, L, H, W) each."""
-        both = linear(x, self.qkv.weight[x.shape[-1] :]).unflatten(-1, (2, self.heads, -1))
-        keys, values = both.unbind(2)
-        return rotated(keys, turn).to(values.dtype), values.contiguous()  # rows of them are gathered
+    def offered(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 2 H W"]:
+        """What the positions offer to be seen: keys, not turned yet, and values."""
+        return linear(x, self.qkv.weight[x.shape[-1] :]).unflatten(-1, (2, self.heads, -1))
 
     def glance(
         self,
         x: Float[Tensor, "m D"],
         row: Int[Tensor, " m"],
         position: Int[Tensor, " m"],
-        keys: Float[Tensor, "B L H W"],
-        values: Float[Tensor, "B L H W"],
+        offered: Float[Tensor, "B L 2 H W"],
         turn: Rotation,
     ) -> Float[Tensor, "m D"]:
         """As `forward` of single positions, of which each sees what its own sequence offers."""
         asked = linear(x, self.qkv.weight[: x.shape[-1]]).unflatten(-1, (self.heads, -1))
-        look = glance_any if torch.is_grad_enabled() or not fits(keys) else glance  # which has no gradient
-        out: Tensor = self.out(look(asked, keys, values, row, position, *turn))
+        look = glance_any if torch.is_grad_enabled() or not fits(offered) else glance  # which has no gradient
+        out: Tensor = self.out(look(asked, offered, row, position, *turn))
         return out
 
     def mix(self, qkv: Float[Tensor, "B L 3 H W"], turn: Rotation, past: Past | None) -> Float[Tensor, "B L D"]:
@@ -116,16 +113,16 @@ class Attention(nn.Module):
 
 def glance_any(
     asked: Float[Tensor, "m H W"],
-    keys: Float[Tensor, "B L H W"],
-    values: Float[Tensor, "B L H W"],
+    offered: Float[Tensor, "B L 2 H W"],
     row: Int[Tensor, " m"],
     position: Int[Tensor, " m"],
     cos: Tensor,
     sin: Tensor,
 ) -> Float[Tensor, "m D"]:
     """Single queries, at their positions of these rows, by torch's own operations: of any length and on any device."""
-    q = rotated(asked[None], (cos[position], sin[position]))[0].to(keys.dtype)
-    k, v = (part[row].transpose(1, 2) for part in (keys, values))
+    q = rotated(asked[None], (cos[position], sin[position]))[0].to(asked.dtype)
+    keys, v = offered[row].permute(2, 0, 3, 1, 4)  # (m, H, L, W) each
+    k = rotated(keys.transpose(1, 2), (cos, sin)).to(keys.dtype).transpose(1, 2)
     with sdpa_kernel(PLANLESS):
         return scaled_dot_product_attention(q[:, :, None], k, v).flatten(1)
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from .attention import Attention, Past, Rotation
-from .gelu_linear import gelu_linear
 from .sizes import Size
 from .stream import Stream
+from .two_layers import two_layers
 
 CLOCK = 128
 """Numbers that tell a block the time. App. C [C]"""
@@ -32,8 +32,7 @@ class Perceptron(nn.Module):
         self.out = nn.Linear(4 * width, width)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        out: Tensor = self.out(gelu_linear(x, self.inner))
-        return out
+        return two_layers(x, self.inner, self.out)
 
 
 class Branch(nn.Module, ABC):
@@ -118,9 +117,8 @@ class Begun(NamedTuple):
     x: Tensor
     seen: Tensor
     gate: Tensor | None
-    keys: Tensor
-    values: Tensor
-    """(B, L, H, W) each, keys turned by their positions."""
+    offered: Tensor
+    """Keys and values (B, L, 2, H, W)."""
     clock: Tensor | None
     turn: Rotation
 
@@ -142,12 +140,12 @@ class Block(nn.Module):
     def begin(self, stream: Stream, clock: Tensor | None, turn: Rotation) -> Begun:
         """What every position must do, wherever it is finished."""
         x, seen, gate = self.attention.enter(stream, clock)
-        return Begun(x, seen, gate, *self._looking.offered(seen, turn), clock, turn)
+        return Begun(x, seen, gate, self._looking.offered(seen), clock, turn)
 
     def finish(self, begun: Begun, row: Int[Tensor, " m"], position: Int[Tensor, " m"]) -> Stream:
         """The stream at these positions, as sequences (m, 1, D) of their own."""
         seen = begun.seen[row, position]
-        given = self._looking.glance(seen, row, position, begun.keys, begun.values, begun.turn)
+        given = self._looking.glance(seen, row, position, begun.offered, begun.turn)
         gate = None if begun.gate is None else begun.gate[row]
         return self._think(Stream(begun.x[row, position][:, None], given[:, None], gate), begun.clock_of(row))
 

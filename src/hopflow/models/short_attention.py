@@ -56,13 +56,11 @@ def _back(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tenso
 attend.register_autograd(_back, setup_context=_keep)
 
 
-def glance(
-    asked: Tensor, keys: Tensor, values: Tensor, row: Tensor, position: Tensor, cos: Tensor, sin: Tensor
-) -> Tensor:
+def glance(asked: Tensor, offered: Tensor, row: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """What `attend` gives for single queries (m, H, W) at positions of these rows, as (m, H·W); without a gradient.
 
-    Keys and values are (B, L, H, W), and keys are turned already.
+    Keys and values are offered together (B, L, 2, H, W).
     """
     from . import triton_attention
 
-    return triton_attention.glance(*(x.contiguous() for x in (asked, keys, values, row, position, cos, sin)))
+    return triton_attention.glance(*(x.contiguous() for x in (asked, offered, row, position, cos, sin)))

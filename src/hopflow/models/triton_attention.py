@@ -31,14 +31,12 @@ def forward(qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out
 
 
-def glance(
-    asked: Tensor, keys: Tensor, values: Tensor, row: Tensor, position: Tensor, cos: Tensor, sin: Tensor
-) -> Tensor:
-    """Single queries (m, H, W), each at its position of a row of turned keys and of values (B, L, H, W) -> (m, H·W)."""
+def glance(asked: Tensor, offered: Tensor, row: Tensor, position: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Single queries (m, H, W), each at its position of a row of keys and values (B, L, 2, H, W) -> (m, H·W)."""
     m, heads, width = asked.shape
-    length = keys.shape[1]
+    length = offered.shape[1]
     out = torch.empty(m, heads * width, dtype=asked.dtype, device=asked.device)
-    arguments = (asked, keys, values, row, position, cos, sin, out, length, heads, LOG2E * width**-0.5)
+    arguments = (asked, offered, row, position, cos, sin, out, length, heads, LOG2E * width**-0.5)
     with torch.cuda.device_of(asked):
         _glance[(m * heads,)](*arguments, **_shape(length, width), num_warps=WARPS)
     return out
@@ -131,21 +129,23 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _glance(  # type: ignore[no-untyped-def]
-    asked, keys, values, row, position, cos, sin, out, length, heads, power,
+    asked, offered, row, position, cos, sin, out, length, heads, power,
     L: tl.constexpr, W: tl.constexpr, H: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     m, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
     i, half, whole = tl.arange(0, L), tl.arange(0, H), tl.arange(0, W)
     step, there = heads * W, (i < length)[:, None]
-    first = tl.load(row + m).to(tl.int64) * length * step + head * W
-    at = first + i[:, None] * step
-    ka = _read(keys + at + half[None, :], there, FULL).to(tl.float32)
-    kb = _read(keys + at + H + half[None, :], there, FULL).to(tl.float32)
-    v = _read(values + at + whole[None, :], there, FULL).to(tl.float32)
+    keys = offered + (tl.load(row + m).to(tl.int64) * length + i[:, None]) * 2 * step + head * W
+    ka = _read(keys + half[None, :], there, FULL).to(tl.float32)
+    kb = _read(keys + H + half[None, :], there, FULL).to(tl.float32)
+    v = _read(keys + step + whole[None, :], there, FULL).to(tl.float32)
     mine, turn = asked + m * step + head * W + half, tl.load(position + m) * H + half
-    qa, qb = tl.load(mine).to(tl.float32), tl.load(mine + H).to(tl.float32)
-    c, s = tl.load(cos + turn), tl.load(sin + turn)
-    x = tl.sum((qa * c - qb * s)[None, :] * ka + (qb * c + qa * s)[None, :] * kb, 1)
+    qa, qb = tl.load(mine).to(tl.float32)[None, :], tl.load(mine + H).to(tl.float32)[None, :]
+    c, s = tl.load(cos + turn)[None, :], tl.load(sin + turn)[None, :]
+    qa, qb = qa * c - qb * s, qb * c + qa * s
+    turns = i[:, None] * H + half[None, :]
+    c, s = _read(cos + turns, there, FULL), _read(sin + turns, there, FULL)
+    x = tl.sum(qa * (ka * c - kb * s) + qb * (kb * c + ka * s), 1)
     if not FULL:
         x = tl.where(i < length, x, -float("inf"))
     p = tl.exp2((x - tl.max(x, 0)) * power)

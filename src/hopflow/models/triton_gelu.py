@@ -1,4 +1,5 @@
-"""Triton kernels of gelu with a bias, by tanh: a pass forward, and one back that sums the gradient of the bias."""
+"""Triton kernels of gelu with a bias, by tanh: a pass forward, and one back that sums the gradient of the bias and
+bends its input again, so that nobody need keep what was bent."""
 
 import torch
 import triton
@@ -19,8 +20,9 @@ def forward(x: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-def backward(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of x, and of the bias in float32."""
+def backward_(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Turns the gradient of what `forward` gave into that of x, where it lies; that again, and the bias's gradient in
+    float32."""
     out, tiles = torch.empty_like(x), _tiles(x)
     sums = torch.empty(tiles[0], len(bias), dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):
@@ -60,8 +62,9 @@ def _backward(grad, x, bias, out, sums, n, width, R: tl.constexpr, BLOCK: tl.con
     first = tl.program_id(0).to(tl.int64) * R
     for row in range(first, tl.minimum(first + R, n)):
         z = tl.load(x + row * width + j, mask=inside, other=0.0).to(tl.float32) + added
-        _, steep = _bend(z)
+        s, steep = _bend(z)
+        tl.store(out + row * width + j, (z * s).to(out.dtype.element_ty), mask=inside)
         g = tl.load(grad + row * width + j, mask=inside, other=0.0).to(tl.float32) * steep
-        tl.store(out + row * width + j, g.to(out.dtype.element_ty), mask=inside)
+        tl.store(grad + row * width + j, g.to(grad.dtype.element_ty), mask=inside)
         total += g
     tl.store(sums + tl.program_id(0).to(tl.int64) * width + j, total, mask=inside)
