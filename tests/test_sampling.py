@@ -14,7 +14,7 @@ from hopflow.costs import Hamming, TokenMatrix
 from hopflow.flow import Flow
 from hopflow.generation import HOLE
 from hopflow.grids import CosineGrid
-from hopflow.models import Transformer
+from hopflow.models import Size, Transformer
 from hopflow.predictions import EXAMPLES as PREDICTIONS
 from hopflow.predictions import Carry, Evidence, Plain
 from hopflow.reader import Reader
@@ -26,6 +26,7 @@ from hopflow.sources import BagOfWords, Mask, MultiMask, Uniform
 from hopflow.vocab import Vocab
 from plain_loop import plain_loop
 from toys import Clocked, dirichlet, generator
+from unchecked import unchecked
 
 L = 2
 SOURCES = [
@@ -582,6 +583,18 @@ def test_progress_counts_sequences_up_to_all_of_them():
 def test_what_cannot_be_drawn_is_refused(how, message):
     with pytest.raises(ValueError, match=message):
         generate(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), **({"n": 2, "length": 2} | how))
+
+
+def test_half_a_sequence_cannot_be_drawn():
+    with pytest.raises(ValueError, match=r"n ≥ 1 sequences of length ≥ 1; got n=2.5"):
+        unchecked(generate)(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), n=2.5, length=2)
+
+
+@pytest.mark.parametrize("device", ["cuda", "meta", torch.device("cuda:1")])
+def test_a_network_that_is_elsewhere_is_not_moved(device):
+    flow = Flow(Uniform(Vocab(3)))
+    with pytest.raises(ValueError, match=rf"on cpu, not on {device}: model.to\('{device}'\) moves it"):
+        generate(Transformer(flow.vocab, Size(1, 16, 1)), flow, n=1, length=2, device=device)
 
 
 def test_a_word_that_is_not_known_is_refused_with_the_nearest_one():

@@ -1,7 +1,10 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from hopflow.vocab import Vocab
+from unchecked import unchecked
 
 
 def test_data_tokens_come_first_then_masks():
@@ -18,6 +21,12 @@ def test_a_vocabulary_needs_no_masks():
 def test_counts_that_make_no_vocabulary_are_refused(data, masks):
     with pytest.raises(ValueError, match=f"at least one data token.*data={data}, masks={masks}"):
         Vocab(data, masks)
+
+
+@pytest.mark.parametrize("count", [3.5, 3.0, "3", None])
+def test_counts_are_whole_numbers(count):
+    with pytest.raises(ValueError, match=f"in whole numbers; got data={count!r}"):
+        unchecked(Vocab.__post_init__)(SimpleNamespace(data=count, masks=0))
 
 
 def test_every_id_of_the_vocabulary_passes_its_check():

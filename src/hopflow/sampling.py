@@ -8,13 +8,14 @@ at the positions that move. Random numbers belong to sequences, so that batches 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import count
+from numbers import Integral
 from typing import TypedDict, Unpack, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from .categorical import categorical
 from .filters import Filter
@@ -76,7 +77,7 @@ def generate(model: Network, flow: Flow, *, n: int, length: int, **how: Unpack[H
 
     Everything in `How` may be said; a seed means the same numbers on every device.
     """
-    if n < 1 or length < 1:
+    if not all(isinstance(number, Integral) and number >= 1 for number in (n, length)):
         raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
     return infill(model, flow, torch.full((n, length), HOLE), **how)
 
@@ -105,6 +106,16 @@ def _chosen(keys: How) -> How:
     return cast(How, {key: value for key, value in keys.items() if value is not None})
 
 
+def _place(model: Network, asked: torch.device | str | None) -> torch.device:
+    """Where sequences are drawn: beside the network's weights, which nobody moves."""
+    here = home(model)
+    there = torch.device(asked or here)
+    has_weights = isinstance(model, nn.Module) and next(model.parameters(), None) is not None
+    if has_weights and (there.type != here.type or there.index not in (None, here.index)):
+        raise ValueError(f"the network is on {here}, not on {there}: model.to({str(there)!r}) moves it")
+    return there
+
+
 class _Run:
     """What all waves share: the choices, the network, and the results so far."""
 
@@ -118,7 +129,7 @@ class _Run:
         self.draw, self.batch = how.get("draw", categorical), how.get("batch")
         self.plain = self.draw is categorical and self.filter == Filter()
         """Tokens are drawn from the prediction as it is."""
-        self.device = torch.device(how.get("device") or home(model))
+        self.device = _place(model, how.get("device"))
         self.reader = Reader(model, flow.vocab, how.get("guidance", 1.0), how.get("compile", False))
         self.clock = clock_dtype(model)
         self.labels, self.keeps = how.get("labels"), how.get("trajectory", False)

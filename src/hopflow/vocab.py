@@ -1,6 +1,7 @@
 """The token ids of a flow: data tokens first, then masks."""
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,10 +22,11 @@ class Vocab:
     masks: int = 0
 
     def __post_init__(self) -> None:
-        if self.data < 1 or self.masks < 0:
+        counts = all(isinstance(count, Integral) for count in (self.data, self.masks))
+        if not counts or self.data < 1 or self.masks < 0:
             raise ValueError(
-                f"a vocabulary needs at least one data token and no negative count; "
-                f"got data={self.data}, masks={self.masks}"
+                f"a vocabulary needs at least one data token and no negative count, in whole numbers; "
+                f"got data={self.data!r}, masks={self.masks!r}"
             )
 
     @property

@@ -155,6 +155,12 @@ def test_metrics_of_any_kind_make_a_page(tmp_path, seed):
     json.loads(report.write([folder]).with_name("report.json").read_text(), parse_constant=pytest.fail)
 
 
+def test_a_single_run_needs_no_list(tmp_path):
+    folder = make(tmp_path / "run", metrics=[step(0)])
+    for run in (str(folder), folder, Story.load(folder)):
+        assert report.write(run) == folder / report.FILE
+
+
 def test_stories_are_told_apart_like_folders(tmp_path):
     folders = [make(tmp_path / place / "run", metrics=[step(0)], rows=[bound()]) for place in ("x", "y")]
     stories = report.told([Story.load(folders[0]), folders[1]])

@@ -23,12 +23,12 @@ Told = Story | Path | str
 """A run: its story, or the folder to read it from."""
 
 
-def write(runs: Sequence[Told], out: Path | str | None = None) -> Path:
-    """Write the report on these runs, each a folder or a story; the path of its page.
+def write(runs: Told | Sequence[Told], out: Path | str | None = None) -> Path:
+    """Write the report on a run, a folder or a story, or on several; the path of its page.
 
     One run's report goes into its own folder, that of several into `./report`, unless `out` is given.
     """
-    stories = told(runs)
+    stories = told([runs] if isinstance(runs, Story | Path | str) else runs)
     folder = Path(out) if out is not None else stories[0].folder if len(stories) == 1 else Path(FIGURES)
     report = compose(stories)
     drawings = folder / FIGURES
