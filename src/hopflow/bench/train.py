@@ -114,6 +114,7 @@ class Row:
     tflop_per_s: float
     share_of_peak: float | None
     peak_bytes: int
+    """All that tensors take on a GPU, weights included; elsewhere what the process grows by."""
     loss: float | None
     """None where steps with and without couplings took turns."""
     slowdown: float | None = None
