@@ -19,7 +19,7 @@ from hopflow.predictions import EXAMPLES as PREDICTIONS
 from hopflow.predictions import Carry, Evidence, Plain
 from hopflow.reader import Reader
 from hopflow.samplers import Euler, Events, RandomOrder, Sampler
-from hopflow.sampling import generate, infill
+from hopflow.sampling import Unfinished, generate, infill
 from hopflow.schedules import EXAMPLES as SCHEDULES
 from hopflow.schedules import Cosine, Linear, Polynomial, Positional
 from hopflow.sources import BagOfWords, Mask, MultiMask, Uniform
@@ -595,6 +595,40 @@ def test_a_network_that_is_elsewhere_is_not_moved(device):
     flow = Flow(Uniform(Vocab(3)))
     with pytest.raises(ValueError, match=rf"on cpu, not on {device}: model.to\('{device}'\) moves it"):
         generate(Transformer(flow.vocab, Size(1, 16, 1)), flow, n=1, length=2, device=device)
+
+
+def test_what_was_finished_before_ctrl_c_is_not_lost():
+    """Sequences of two lengths, in waves of four; the hops are those of the rows that are there."""
+    flow, prompts = Flow(Mask(Vocab(3, 1))), [torch.full((length,), HOLE) for length in [3, 2] * 6]
+    how = {"batch": 1, "steps": 4, "trajectory": True, "seed": 5}
+
+    def network(xt, t):
+        return torch.zeros(*xt.shape, 3)
+
+    def interrupt(done, count):
+        if done > 10:
+            raise KeyboardInterrupt
+
+    whole = infill(network, flow, prompts, **how)
+    with pytest.raises(Unfinished, match="10 of 12 sequences") as stopped:
+        infill(network, flow, prompts, progress=interrupt, **how)
+    part, rows = stopped.value.drawn, stopped.value.rows
+    assert rows.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 9, 11]
+    for field in ("tokens", "x0", "fixed", "lengths", "calls", "redraws", "changes"):
+        assert torch.equal(getattr(part, field), getattr(whole, field)[rows])
+    assert torch.equal(part.at(0.5), whole.at(0.5)[rows])
+    assert torch.equal(part.path_cost(Hamming()), whole.path_cost(Hamming())[rows])
+
+
+def test_ctrl_c_before_anything_is_finished_is_just_that():
+    def interrupt(done, count):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        generate(
+            lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), n=9, length=2, batch=1, progress=interrupt
+        )
+    assert type(stopped.value) is KeyboardInterrupt
 
 
 def test_a_word_that_is_not_known_is_refused_with_the_nearest_one():

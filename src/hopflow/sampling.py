@@ -89,12 +89,28 @@ def infill(
 
     The network sees the prompt from the start. One that was trained from a disjoint source knows that a data token is
     right; with other sources it may take early tokens of a prompt for noise.
+
+    Ctrl-C raises `Unfinished`, which holds the sequences that were through by then.
     """
     run = _Run(model, flow, how, prompts)
-    with resting(model):
-        for length in sorted(set(run.lengths.tolist())):
-            run.fill((run.lengths == length).nonzero()[:, 0])
-    return run.result()
+    try:
+        with resting(model):
+            for length in sorted(set(run.lengths.tolist())):
+                run.fill((run.lengths == length).nonzero()[:, 0])
+    except KeyboardInterrupt:
+        if not run.kept:
+            raise
+        rows = torch.cat(run.kept).sort().values
+        raise Unfinished(run.result(rows), rows, len(run.lengths)) from None
+    return run.result(torch.arange(len(run.lengths)))
+
+
+class Unfinished(KeyboardInterrupt):
+    """Ctrl-C while sequences were drawn; those that were finished are `drawn`, and `rows` says which they are."""
+
+    def __init__(self, drawn: Generation, rows: Int[Tensor, " m"], count: int) -> None:
+        super().__init__(f"{len(rows):,} of {count:,} sequences were drawn; this error's `drawn` holds them")
+        self.drawn, self.rows = drawn, rows
 
 
 def _chosen(keys: How) -> How:
@@ -146,6 +162,8 @@ class _Run:
         self.redraws, self.changes = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
         self.calls = torch.zeros(len(prompts), dtype=torch.int64)
         self.hops: list[tuple[Tensor, ...]] = []
+        self.kept: list[Tensor] = []
+        """Rows of the waves that are through."""
         self.done = 0
 
     def fill(self, rows: Int[Tensor, " m"]) -> None:
@@ -171,23 +189,26 @@ class _Run:
             getattr(self, name)[some, :length] = getattr(wave, name).cpu()
         self.calls[some] = torch.from_numpy(wave.turns.calls) * self.reader.calls
         self.hops += wave.hops
+        self.kept.append(some)
 
-    def result(self) -> Generation:
+    def result(self, rows: Int[Tensor, " m"]) -> Generation:
+        """Of these rows, in order."""
         names = ("tokens", "x0", "fixed", "lengths", "calls", "redraws", "changes")
         return Generation(
-            **{name: getattr(self, name).to(self.device) for name in names},
+            **{name: getattr(self, name)[rows].to(self.device) for name in names},
             sampler=self.sampler,
             eta=self.eta,
             filter=self.filter,
             draw=getattr(self.draw, "__name__", repr(self.draw)),
-            hops=self._hops() if self.keeps else None,
+            hops=self._hops(rows) if self.keeps else None,
         )
 
-    def _hops(self) -> Hops:
+    def _hops(self, rows: Int[Tensor, " m"]) -> Hops:
         row, t, position, before, after = (torch.cat(parts) for parts in zip(*self.hops, strict=True))
         real = (before != after).nonzero()[:, 0]
         order = real[t[real].argsort(stable=True)]
-        return Hops(row[order], t[order], position[order], before[order], after[order])
+        place = torch.searchsorted(rows.to(row.device), row[order])
+        return Hops(place, t[order], position[order], before[order], after[order])
 
     def _check(self) -> None:
         if not len(self.lengths) or int(self.lengths.min()) < 1:

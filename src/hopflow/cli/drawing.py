@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .codes import INTERRUPTED
 from .drawn import Drawn, show, write
 from .output import console, write_json
 from .sampling_log import sampling
@@ -29,20 +30,27 @@ Watch = Annotated[bool, typer.Option("--watch", help="Replay the first sequences
 
 def draw(
     saved: Saved, prompts: "Tensor | Sequence[Tensor]", how: "How", watched: bool = False
-) -> "tuple[Generation, float]":
-    """What a flow draws in the holes of prompts, and the seconds it took."""
-    from ..sampling import infill
+) -> "tuple[Generation, Sequence[int], float]":
+    """What a flow draws in the holes of prompts, of which prompts, and the seconds it took.
+
+    After Ctrl-C it is what was finished by then.
+    """
+    from ..sampling import Unfinished, infill
 
     assert saved.flow is not None
     started = time.perf_counter()
+    rows: Sequence[int] = range(len(prompts))
     with sampling(console(stderr=True), len(prompts)) as progress, saved.autocast():
         told: How = {**how, "trajectory": watched, "progress": progress}
-        out = infill(saved.model, saved.flow, prompts, **told)
-    return out, time.perf_counter() - started
+        try:
+            out = infill(saved.model, saved.flow, prompts, **told)
+        except Unfinished as stopped:
+            out, rows = stopped.drawn, stopped.rows.tolist()
+    return out, rows, time.perf_counter() - started
 
 
 def draw_causal(saved: Saved, n: int, length: int, chosen: Mapping[str, Any]) -> Drawn:
-    """What a causal network draws, one token after the other."""
+    """What a causal network draws, one token after the other; after Ctrl-C what was finished by then."""
     import torch
 
     seed, temperature = chosen.get("seed", 0), chosen.get("temperature", 1.0)
@@ -50,14 +58,18 @@ def draw_causal(saved: Saved, n: int, length: int, chosen: Mapping[str, Any]) ->
     rows: list[list[int]] = []
     started = time.perf_counter()
     with sampling(console(stderr=True), n) as progress:
-        for piece in saved.model.pieces(n, length, generator, temperature):
-            rows += piece.tolist()
-            progress(len(rows), n)
+        try:
+            for piece in saved.model.pieces(n, length, generator, temperature):
+                rows += piece.tolist()
+                progress(len(rows), n)
+        except KeyboardInterrupt:
+            if not rows:
+                raise
     seconds = time.perf_counter() - started
     end = saved.tokenizer.end if chosen.get("cut") else None
     texts = [saved.tokenizer.decode(row[: row.index(end)] if end in row else row) for row in rows]
     how = {"sampler": "token by token", "seed": seed, "temperature": temperature, "dtype": saved.dtype}
-    return Drawn(texts, rows, {"calls": torch.full((n,), length)}, how, saved, seconds)
+    return Drawn(texts, rows, {"calls": torch.full((len(rows),), length)}, how, saved, seconds)
 
 
 def replay(out: "Generation", saved: Saved) -> bool:
@@ -68,8 +80,11 @@ def replay(out: "Generation", saved: Saved) -> bool:
     return screen.is_interactive and shown == len(out.tokens)
 
 
-def deliver(drawn: Drawn, out: Path | None, json_file: Path | None, seen: bool = False) -> None:
-    """Files, the texts on stdout unless they are seen on this terminal already, and the summary."""
+def deliver(drawn: Drawn, count: int, out: Path | None, json_file: Path | None, seen: bool = False) -> None:
+    """Files, the texts on stdout unless they are seen on this terminal already, and the summary.
+
+    Fewer than the count that was asked for are what there was at Ctrl-C, and the command ends as interrupted.
+    """
     if out is not None or not (seen and sys.stdout.isatty()):
         try:
             write(drawn, out)
@@ -80,3 +95,6 @@ def deliver(drawn: Drawn, out: Path | None, json_file: Path | None, seen: bool =
     if json_file:
         write_json(json_file, drawn.as_json())
     show(drawn, out)
+    if len(drawn.texts) < count:  # typer keeps the message of no KeyboardInterrupt
+        typer.echo(f"hopflow: interrupted: {len(drawn.texts):,} of {count:,} sequences were drawn", err=True)
+        raise typer.Exit(INTERRUPTED)

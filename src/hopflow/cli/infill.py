@@ -55,10 +55,11 @@ def infill(
     whole = cache(lambda: network.length(chosen.get("length")))  # asked for once, since it may have something to say
     prompts = [_prompt(text, number, network, chosen.get("length"), whole) for number, text in enumerate(texts, 1)]
     n = chosen.get("n", 1)
-    found, seconds = draw(network, [prompt for prompt in prompts for _ in range(n)], told, watch)
+    found, rows, seconds = draw(network, [prompt for prompt in prompts for _ in range(n)], told, watch)
     seen = watch and replay(found, network)
     asked = [{"prompt": text, "prompt_index": index} for index, text in enumerate(texts) for _ in range(n)]
-    deliver(Drawn.of(found, network, seconds, chosen, asked), out, json_file, seen)
+    drawn = Drawn.of(found, network, seconds, chosen, [asked[row] for row in rows])
+    deliver(drawn, len(asked), out, json_file, seen)
 
 
 def _sorted(words: list[str]) -> tuple[list[str], dict[str, Any]]:

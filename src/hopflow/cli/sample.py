@@ -35,12 +35,12 @@ def sample(
     n, length = chosen.get("n", 4), network.length(chosen.get("length"))
     if network.flow is None:
         check_causal(chosen, watch)
-        deliver(draw_causal(network, n, length, chosen), out, json_file)
+        deliver(draw_causal(network, n, length, chosen), n, out, json_file)
         return
     import torch
 
     from ..generation import HOLE
 
-    found, seconds = draw(network, torch.full((n, length), HOLE), told, watch)
+    found, _, seconds = draw(network, torch.full((n, length), HOLE), told, watch)
     seen = watch and replay(found, network)
-    deliver(Drawn.of(found, network, seconds, chosen), out, json_file, seen)
+    deliver(Drawn.of(found, network, seconds, chosen), n, out, json_file, seen)
