@@ -40,12 +40,14 @@ class Capped(nn.Linear):
 
 
 def test_only_a_linear_layer_that_is_nothing_else_is_passed_over():
-    hooked, early = nn.Linear(4, 5), nn.Linear(4, 5)
-    hooked.register_forward_hook(lambda layer, given, out: 2 * out)
-    early.register_forward_pre_hook(lambda layer, given: given)
+    hooked = [nn.Linear(4, 5) for _ in range(4)]
+    hooked[0].register_forward_hook(lambda layer, given, out: 2 * out)
+    hooked[1].register_forward_pre_hook(lambda layer, given: given)
+    hooked[2].register_full_backward_hook(lambda layer, given, out: given)
+    hooked[3].register_full_backward_pre_hook(lambda layer, out: out)
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 5))
     assert plain(nn.Linear(4, 5))
-    assert not any(map(plain, (Capped(4, 5), hooked, early, normed, torch.relu)))
+    assert not any(map(plain, (Capped(4, 5), *hooked, normed, torch.relu)))
 
 
 def test_a_cpu_has_no_kernels():

@@ -3,6 +3,7 @@
 What a compiler makes of them, in bf16 and with gradients through whole networks, is for test_fast_paths.py and a GPU.
 """
 
+import copy
 import os
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
@@ -10,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
 
 if torch.cuda.is_available():
@@ -20,6 +22,7 @@ pytest.importorskip("triton", reason="there is no triton to interpret kernels")
 import hopflow
 from hopflow import models
 from hopflow.categorical import categorical
+from hopflow.models import two_layers
 from hopflow.models.attention import rotated
 from hopflow.scores import _three
 
@@ -190,6 +193,26 @@ def test_gelu_with_a_bias(n, width):
     close(again, exact)
     close(grad, wide.grad)
     close(to_bias, wide_bias.grad)
+
+
+def test_two_layers_and_their_gradients_of_which_one_wide_tensor_is_kept(monkeypatch):
+    monkeypatch.setattr(models, "triton_gelu", triton_gelu, raising=False)
+    monkeypatch.setattr(two_layers, "fits", lambda *_: True)
+    torch.manual_seed(0)
+    layers, x = nn.ModuleList([nn.Linear(12, 50), nn.Linear(50, 7)]), torch.randn(3, 5, 12, requires_grad=True)
+    first, second = exact_layers = copy.deepcopy(layers).double()
+    wide, grad = x.detach().double().requires_grad_(), torch.randn(3, 5, 7)
+    exact = second(gelu(first(wide), approximate="tanh"))
+    exact.backward(grad.double())
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved) or saved, lambda saved: saved):
+        found = two_layers.two_layers(x, *layers)
+    found.backward(grad)
+    close(found, exact)
+    close(x.grad, wide.grad)
+    for mine, theirs in zip(layers.parameters(), exact_layers.parameters(), strict=True):
+        close(mine.grad, theirs.grad)
+    assert sum(saved.numel() == 3 * 5 * 50 for saved in kept) == 1
 
 
 @pytest.mark.parametrize("shape", [(7, 20), (130, 33), (3, 5_000)], ids=str)

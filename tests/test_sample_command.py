@@ -601,7 +601,7 @@ def test_what_does_not_fit_is_left_out(generation):
 def test_ctrl_c_delivers_what_was_finished_and_says_so(command, hopflow, home, tmp_path, monkeypatch):
     words = {
         "sample": ("sample", str(home / "masks"), "n=12", "batch=1"),
-        "infill": ("infill", str(home / "masks"), "a[MASK:3]", "b[MASK:3]", "n=6", "batch=1"),
+        "infill": ("infill", str(home / "masks"), "a[MASK:4]", "b[MASK:3]", "n=8", "batch=1"),
         "causal": ("sample", str(home / "causal"), "n=12"),
     }[command]
     monkeypatch.setattr("hopflow.models.causal.PIECE", 4)
@@ -611,18 +611,22 @@ def test_ctrl_c_delivers_what_was_finished_and_says_so(command, hopflow, home, t
 
     def interrupt(log, done, count):
         step(log, done, count)
-        if done > (7 if command == "causal" else 9):  # a causal network finishes some before it says so
+        if done > {"sample": 9, "infill": 13, "causal": 7}[command]:  # a causal one finishes some before it says so
             raise KeyboardInterrupt
 
     monkeypatch.setattr(sampling_log.SamplingLog, "step", interrupt)
     ended = hopflow(*words, "--out", str(part), "--json", str(tmp_path / "part.json"))
     assert ended.code == 4
-    assert "interrupted: 8 of 12 sequences were drawn" in ended.err
+    finished, asked = (12, 16) if command == "infill" else (8, 12)
+    assert f"interrupted: {finished} of {asked} sequences were drawn" in ended.err
+    assert "per second" not in ended.err
     assert "bug" not in ended.err
     rows, all_rows = ([json.loads(line) for line in file.read_text().splitlines()] for file in (part, whole))
-    assert len(rows) == 8
-    assert rows == all_rows[:8]
-    assert json.loads((tmp_path / "part.json").read_text())["n"] == 8
+    # the shorter prompts first, which were asked for last
+    assert rows == (all_rows[:4] + all_rows[8:] if command == "infill" else all_rows[:8])
+    content = json.loads((tmp_path / "part.json").read_text())
+    assert (content["n"], content["asked"]) == (finished, asked)
+    assert "sequences_per_s" not in {row["quantity"] for row in content["rows"]}
 
 
 def test_ctrl_c_ends_the_replay_and_loses_no_text(generation):
@@ -647,7 +651,7 @@ def test_masks_are_as_wide_as_what_they_become(generation):
 def test_what_a_terminal_has_shown_is_not_printed_again(monkeypatch, capsys, home, seen, printed):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     how = {"sampler": "by hand", "seed": 0}
-    drawing.deliver(Drawn(["hi"], [[1]], {}, how, saved.read(str(home / "masks")), 1.0), 1, None, None, seen)
+    drawing.deliver(Drawn(["hi"], [[1]], {}, how, saved.read(str(home / "masks")), 1.0, [0], 1), None, None, seen)
     assert capsys.readouterr().out == printed
 
 

@@ -1,5 +1,6 @@
 """Sequences drawn by events, against the oracle and against the plain loop."""
 
+import copy
 import math
 
 import pytest
@@ -562,7 +563,7 @@ def test_progress_counts_sequences_up_to_all_of_them():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"n": 0}, "n ≥ 1 sequences of length ≥ 1; got n=0"),
+        ({"n": 0}, "n ≥ 1 and length ≥ 1; got n=0"),
         ({"length": 0}, "length ≥ 1; got n=2, length=0"),
         ({"temperature": -0.5}, "temperature must be ≥ 0"),
         ({"temperature": math.nan}, "temperature must be ≥ 0"),
@@ -586,7 +587,7 @@ def test_what_cannot_be_drawn_is_refused(how, message):
 
 
 def test_half_a_sequence_cannot_be_drawn():
-    with pytest.raises(ValueError, match=r"n ≥ 1 sequences of length ≥ 1; got n=2.5"):
+    with pytest.raises(ValueError, match=r"whole numbers, n ≥ 1 and length ≥ 1; got n=2.5"):
         unchecked(generate)(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), n=2.5, length=2)
 
 
@@ -618,6 +619,25 @@ def test_what_was_finished_before_ctrl_c_is_not_lost():
         assert torch.equal(getattr(part, field), getattr(whole, field)[rows])
     assert torch.equal(part.at(0.5), whole.at(0.5)[rows])
     assert torch.equal(part.path_cost(Hamming()), whole.path_cost(Hamming())[rows])
+
+
+def test_ctrl_c_while_the_next_sequences_are_being_prepared_loses_none(monkeypatch):
+    """The first wave is through; prompts without a hole have no hops."""
+    events, calls = Euler.events, iter(range(9))
+
+    def interrupted(sampler, *given):
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return events(sampler, *given)
+
+    monkeypatch.setattr(Euler, "events", interrupted)
+    prompts = [torch.tensor([0, 1])] * 4 + [torch.full((3,), HOLE)] * 8
+    with pytest.raises(Unfinished) as stopped:
+        infill(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), prompts, batch=1, trajectory=True)
+    for error in (stopped.value, copy.copy(stopped.value)):  # as it would come from another process
+        assert error.rows.tolist() == [0, 1, 2, 3]
+        assert error.drawn.at(1.0)[:, :2].tolist() == [[0, 1]] * 4
+        assert str(error).startswith("4 of 12 sequences were drawn")
 
 
 def test_ctrl_c_before_anything_is_finished_is_just_that():

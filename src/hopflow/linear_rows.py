@@ -23,7 +23,9 @@ BEYOND = 1 << 30
 
 def plain(layer: Any) -> bool:
     """A linear layer that is nothing but its weights: no class of one's own, no hooks, that would be passed over."""
-    return type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks
+    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
+        return False
+    return not (layer._backward_hooks or layer._backward_pre_hooks)
 
 
 def kernels(head: Any, features: Tensor) -> ModuleType | None:

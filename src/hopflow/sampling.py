@@ -78,7 +78,7 @@ def generate(model: Network, flow: Flow, *, n: int, length: int, **how: Unpack[H
     Everything in `How` may be said; a seed means the same numbers on every device.
     """
     if not all(isinstance(number, Integral) and number >= 1 for number in (n, length)):
-        raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
+        raise ValueError(f"generate needs whole numbers, n ≥ 1 and length ≥ 1; got n={n!r}, length={length!r}")
     return infill(model, flow, torch.full((n, length), HOLE), **how)
 
 
@@ -97,20 +97,23 @@ def infill(
         with resting(model):
             for length in sorted(set(run.lengths.tolist())):
                 run.fill((run.lengths == length).nonzero()[:, 0])
+        return run.result()[0]
     except KeyboardInterrupt:
-        if not run.kept:
+        drawn, rows = run.result()
+        if not len(rows):
             raise
-        rows = torch.cat(run.kept).sort().values
-        raise Unfinished(run.result(rows), rows, len(run.lengths)) from None
-    return run.result(torch.arange(len(run.lengths)))
+        raise Unfinished(drawn, rows, len(run.lengths)) from None
 
 
 class Unfinished(KeyboardInterrupt):
     """Ctrl-C while sequences were drawn; those that were finished are `drawn`, and `rows` says which they are."""
 
     def __init__(self, drawn: Generation, rows: Int[Tensor, " m"], count: int) -> None:
-        super().__init__(f"{len(rows):,} of {count:,} sequences were drawn; this error's `drawn` holds them")
-        self.drawn, self.rows = drawn, rows
+        super().__init__(drawn, rows, count)
+        self.drawn, self.rows, self.count = drawn, rows, count
+
+    def __str__(self) -> str:
+        return f"{len(self.rows):,} of {self.count:,} sequences were drawn; this error's `drawn` holds them"
 
 
 def _chosen(keys: How) -> How:
@@ -126,10 +129,11 @@ def _place(model: Network, asked: torch.device | str | None) -> torch.device:
     """Where sequences are drawn: beside the network's weights, which nobody moves."""
     here = home(model)
     there = torch.device(asked or here)
-    has_weights = isinstance(model, nn.Module) and next(model.parameters(), None) is not None
-    if has_weights and (there.type != here.type or there.index not in (None, here.index)):
+    if not (isinstance(model, nn.Module) and next(model.parameters(), None) is not None):
+        return there
+    if there.type != here.type or (None not in (there.index, here.index) and there.index != here.index):
         raise ValueError(f"the network is on {here}, not on {there}: model.to({str(there)!r}) moves it")
-    return there
+    return here
 
 
 class _Run:
@@ -161,40 +165,45 @@ class _Run:
         self.fixed = torch.zeros(shape, dtype=torch.bool)
         self.redraws, self.changes = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
         self.calls = torch.zeros(len(prompts), dtype=torch.int64)
-        self.hops: list[tuple[Tensor, ...]] = []
-        self.kept: list[Tensor] = []
-        """Rows of the waves that are through."""
+        self.under_way: _Wave | None = None
+        """A wave that a GPU may still be at work on, all of whose turns were given."""
+        self.kept: dict[int, tuple[Tensor, list[tuple[Tensor, ...]]]] = {}
+        """Rows and hops of the waves that are through, by their first row: none is there twice."""
         self.done = 0
 
     def fill(self, rows: Int[Tensor, " m"]) -> None:
         """All sequences of one length, wave by wave."""
         length = int(self.lengths[rows[0]])
-        batch, under_way = self.batch or self.reader.batch(length, self.device), None
+        batch = self.batch or self.reader.batch(length, self.device)
         for some in rows.split(WAVE * batch):
             # its events are drawn while a GPU still works on the wave before
             wave = _Wave(self, some, torch.stack([self.prompts[row] for row in some.tolist()]))
-            self._keep(under_way)
-            under_way = wave
+            self._keep()
             wave.go(batch)
             self.done += len(some)
-        self._keep(under_way)
+            self.under_way = wave
+        self._keep()
 
-    def _keep(self, wave: "_Wave | None") -> None:
-        """What came of a wave, once it is there."""
-        if wave is None:
+    def _keep(self) -> None:
+        """What came of the wave before, once it is there."""
+        if self.under_way is None:
             return
+        wave = self.under_way
         some, length = wave.rows.cpu(), wave.tokens.shape[1]
         wave.check(Later(wave.sound))
         for name in ("x0", "fixed", "tokens", "redraws", "changes"):
             getattr(self, name)[some, :length] = getattr(wave, name).cpu()
         self.calls[some] = torch.from_numpy(wave.turns.calls) * self.reader.calls
-        self.hops += wave.hops
-        self.kept.append(some)
+        self.kept[int(some[0])] = some, wave.hops
+        self.under_way = None
 
-    def result(self, rows: Int[Tensor, " m"]) -> Generation:
-        """Of these rows, in order."""
+    def result(self) -> tuple[Generation, Int[Tensor, " m"]]:
+        """The sequences that are through, and which they are."""
+        self._keep()
+        none = torch.empty(0, dtype=torch.int64)
+        rows = torch.cat([none, *(some for some, _ in self.kept.values())]).sort().values
         names = ("tokens", "x0", "fixed", "lengths", "calls", "redraws", "changes")
-        return Generation(
+        out = Generation(
             **{name: getattr(self, name)[rows].to(self.device) for name in names},
             sampler=self.sampler,
             eta=self.eta,
@@ -202,9 +211,12 @@ class _Run:
             draw=getattr(self.draw, "__name__", repr(self.draw)),
             hops=self._hops(rows) if self.keeps else None,
         )
+        return out, rows
 
     def _hops(self, rows: Int[Tensor, " m"]) -> Hops:
-        row, t, position, before, after = (torch.cat(parts) for parts in zip(*self.hops, strict=True))
+        none = torch.empty(0, dtype=torch.int64, device=self.device)
+        hops = [hop for _, some in self.kept.values() for hop in some] or [(none, none.float(), none, none, none)]
+        row, t, position, before, after = (torch.cat(parts) for parts in zip(*hops, strict=True))
         real = (before != after).nonzero()[:, 0]
         order = real[t[real].argsort(stable=True)]
         place = torch.searchsorted(rows.to(row.device), row[order])

@@ -519,7 +519,7 @@ class Own(nn.Linear):
     """A layer of one's own, which may do more than multiply."""
 
 
-def test_two_layers_are_one_operation_where_both_are_plain_and_have_a_bias_to_add():
+def test_layers_have_a_way_of_their_own_where_all_are_plain_and_have_a_bias_to_add():
     with FakeTensorMode(), torch.no_grad():
         x = torch.empty(2, 4, dtype=torch.bfloat16, device="cuda")
     with torch.no_grad():

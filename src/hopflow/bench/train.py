@@ -114,7 +114,7 @@ class Row:
     tflop_per_s: float
     share_of_peak: float | None
     peak_bytes: int
-    """All that tensors take on a GPU, weights included; elsewhere what the process grows by."""
+    """All that tensors take on a GPU, weights included; elsewhere what the process grows by, a compiler included."""
     loss: float | None
     """None where steps with and without couplings took turns."""
     slowdown: float | None = None
@@ -203,7 +203,7 @@ class _Whole(nn.Module):
 def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
     torch.compiler.reset()  # of one function it compiles eight forms and no more
     with without(variant), Peak(case.device) as memory, closing(_Run(case, name, variant)) as run:
-        run.steps(0)  # what a compiler takes is not a step's
+        run.steps(0)  # the time that a compiler takes is not a step's
         each, alone, slowdowns = run.steps(case.steps), [], []
         loss = None if variant.ot_batch else run.trainer.loss
         if variant.ot_batch:

@@ -69,7 +69,7 @@ def draw_causal(saved: Saved, n: int, length: int, chosen: Mapping[str, Any]) ->
     end = saved.tokenizer.end if chosen.get("cut") else None
     texts = [saved.tokenizer.decode(row[: row.index(end)] if end in row else row) for row in rows]
     how = {"sampler": "token by token", "seed": seed, "temperature": temperature, "dtype": saved.dtype}
-    return Drawn(texts, rows, {"calls": torch.full((len(rows),), length)}, how, saved, seconds)
+    return Drawn(texts, rows, {"calls": torch.full((len(rows),), length)}, how, saved, seconds, range(len(rows)), n)
 
 
 def replay(out: "Generation", saved: Saved) -> bool:
@@ -80,10 +80,10 @@ def replay(out: "Generation", saved: Saved) -> bool:
     return screen.is_interactive and shown == len(out.tokens)
 
 
-def deliver(drawn: Drawn, count: int, out: Path | None, json_file: Path | None, seen: bool = False) -> None:
+def deliver(drawn: Drawn, out: Path | None, json_file: Path | None, seen: bool = False) -> None:
     """Files, the texts on stdout unless they are seen on this terminal already, and the summary.
 
-    Fewer than the count that was asked for are what there was at Ctrl-C, and the command ends as interrupted.
+    A command that was interrupted ends as such.
     """
     if out is not None or not (seen and sys.stdout.isatty()):
         try:
@@ -95,6 +95,6 @@ def deliver(drawn: Drawn, count: int, out: Path | None, json_file: Path | None, 
     if json_file:
         write_json(json_file, drawn.as_json())
     show(drawn, out)
-    if len(drawn.texts) < count:  # typer keeps the message of no KeyboardInterrupt
-        typer.echo(f"hopflow: interrupted: {len(drawn.texts):,} of {count:,} sequences were drawn", err=True)
+    if drawn.interrupted:  # typer keeps the message of no KeyboardInterrupt
+        typer.echo(f"hopflow: interrupted: {len(drawn.texts):,} of {drawn.asked:,} sequences were drawn", err=True)
         raise typer.Exit(INTERRUPTED)

@@ -40,6 +40,10 @@ class Drawn:
     """Sampler, steps, eta and the like."""
     saved: Saved
     seconds: float
+    rows: Sequence[int]
+    """Which these are among those that were asked for."""
+    asked: int
+    """How many these were; after Ctrl-C there are fewer."""
     prompts: Sequence[dict[str, Any]] = ()
     """What each sequence was asked for, where it was."""
 
@@ -50,6 +54,8 @@ class Drawn:
         saved: Saved,
         seconds: float,
         chosen: Mapping[str, Any],
+        rows: Sequence[int],
+        asked: int,
         prompts: Sequence[dict[str, Any]] = (),
     ) -> "Drawn":
         """From what a flow has given, and how it was chosen."""
@@ -72,17 +78,23 @@ class Drawn:
             },
             saved,
             seconds,
+            rows,
+            asked,
             prompts,
         )
+
+    @property
+    def interrupted(self) -> bool:
+        return len(self.texts) < self.asked
 
     def lines(self) -> list[str]:
         """One JSON object for each sequence."""
         counts = {name: values.long().tolist() for name, values in self.counts.items()}
         rows = []
-        for index, (text, tokens) in enumerate(zip(self.texts, self.tokens, strict=True)):
-            asked = self.prompts[index] if self.prompts else {}
-            numbers = {name: values[index] for name, values in counts.items()}
-            row = {"index": index, **asked, "text": text, "tokens": tokens, **numbers, **self.how}
+        for i, (index, text, tokens) in enumerate(zip(self.rows, self.texts, self.tokens, strict=True)):
+            asked = self.prompts[i] if self.prompts else {}
+            counted = {name: values[i] for name, values in counts.items()}
+            row = {"index": index, **asked, "text": text, "tokens": tokens, **counted, **self.how}
             rows.append(json.dumps(row, ensure_ascii=False, allow_nan=False))
         return rows
 
@@ -98,19 +110,24 @@ class Drawn:
         saved, n = self.saved, len(self.texts)
         run = {"run": str(saved.folder), "recipe_hash": saved.recipe_hash}
         beside = {"n": n, "is_bound": False, "eta": self.how.get("eta"), "steps": self.how.get("steps")}
+        numbers = self.estimates()
+        if not self.interrupted:  # the time went into others, too
+            numbers["sequences_per_s"] = n / self.seconds, None
         rows = [
             {"quantity": name, "value": value, "stderr": error, "unit": UNITS[name], "set": None, "dtype": saved.dtype}
-            for name, (value, error) in {**self.estimates(), "sequences_per_s": (n / self.seconds, None)}.items()
+            for name, (value, error) in numbers.items()
         ]
         shortest, longest = self._lengths()
-        facts = {"n": n, "shortest": shortest, "longest": longest, "device": str(saved.device), "seconds": self.seconds}
-        return {**run, **facts, **self.how, "rows": [{**run, **row, **beside} for row in rows]}
+        facts = {"n": n, "asked": self.asked, "shortest": shortest, "longest": longest}
+        where = {"device": str(saved.device), "seconds": self.seconds}
+        return {**run, **facts, **where, **self.how, "rows": [{**run, **row, **beside} for row in rows]}
 
     def summary(self) -> dict[str, str]:
         """What is said at the end, every number with its error and what it depends on."""
         n, (shortest, longest) = len(self.texts), self._lengths()
         tokens = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
-        took = f"in {duration(self.seconds)}, {speed(n / self.seconds)} on {self.saved.device}"
+        rate = "" if self.interrupted else f", {speed(n / self.seconds)}"
+        took = f"in {duration(self.seconds)}{rate} on {self.saved.device}"
         shown = {"sequences": f"{n:,} of {tokens} tokens {took}, {self.saved.dtype}"}
         by = self.how["sampler"] + (f", eta {self.how['eta']:g}" if "eta" in self.how else "")
         for name, (mean, error) in self.estimates().items():

@@ -56,10 +56,10 @@ def infill(
     prompts = [_prompt(text, number, network, chosen.get("length"), whole) for number, text in enumerate(texts, 1)]
     n = chosen.get("n", 1)
     found, rows, seconds = draw(network, [prompt for prompt in prompts for _ in range(n)], told, watch)
-    seen = watch and replay(found, network)
     asked = [{"prompt": text, "prompt_index": index} for index, text in enumerate(texts) for _ in range(n)]
-    drawn = Drawn.of(found, network, seconds, chosen, [asked[row] for row in rows])
-    deliver(drawn, len(asked), out, json_file, seen)
+    drawn = Drawn.of(found, network, seconds, chosen, rows, len(asked), [asked[row] for row in rows])
+    seen = watch and not drawn.interrupted and replay(found, network)
+    deliver(drawn, out, json_file, seen)
 
 
 def _sorted(words: list[str]) -> tuple[list[str], dict[str, Any]]:

@@ -35,12 +35,13 @@ def sample(
     n, length = chosen.get("n", 4), network.length(chosen.get("length"))
     if network.flow is None:
         check_causal(chosen, watch)
-        deliver(draw_causal(network, n, length, chosen), n, out, json_file)
+        deliver(draw_causal(network, n, length, chosen), out, json_file)
         return
     import torch
 
     from ..generation import HOLE
 
-    found, _, seconds = draw(network, torch.full((n, length), HOLE), told, watch)
-    seen = watch and replay(found, network)
-    deliver(Drawn.of(found, network, seconds, chosen), n, out, json_file, seen)
+    found, rows, seconds = draw(network, torch.full((n, length), HOLE), told, watch)
+    drawn = Drawn.of(found, network, seconds, chosen, rows, n)
+    seen = watch and not drawn.interrupted and replay(found, network)
+    deliver(drawn, out, json_file, seen)

@@ -121,8 +121,10 @@ def glance_any(
 ) -> Float[Tensor, "m D"]:
     """Single queries, at their positions of these rows, by torch's own operations: of any length and on any device."""
     q = rotated(asked[None], (cos[position], sin[position]))[0].to(asked.dtype)
-    keys, v = offered[row].permute(2, 0, 3, 1, 4)  # (m, H, L, W) each
-    k = rotated(keys.transpose(1, 2), (cos, sin)).to(keys.dtype).transpose(1, 2)
+    keys, values = offered.unbind(2)
+    few = len(row) < len(keys)  # turn those that are looked at, or all, whichever are fewer
+    turned = rotated(keys[row] if few else keys, (cos, sin)).to(keys.dtype)
+    k, v = (part.transpose(1, 2) for part in (turned if few else turned[row], values[row]))
     with sdpa_kernel(PLANLESS):
         return scaled_dot_product_attention(q[:, :, None], k, v).flatten(1)
 

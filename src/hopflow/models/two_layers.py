@@ -1,4 +1,4 @@
-"""Two linear layers and a gelu between them on a GPU, of which nothing is kept but what enters the gelu.
+"""Two linear layers and a gelu between them on a GPU: what the gelu gives is not kept, the pass back bends again.
 
 Without gradients, gelu is part of the first product.
 """
@@ -24,14 +24,15 @@ def fits(x: Tensor, *layers: nn.Linear) -> bool:
 
 def two_layers(x: Tensor, inner: nn.Linear, outer: nn.Linear) -> Tensor:
     """outer(gelu(inner(x))), gelu by tanh."""
-    if not fits(x, inner, outer):
-        out: Tensor = outer(gelu(inner(x), approximate="tanh"))
-        return out
     dtype = narrow(x) or x.dtype
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and fits(x, inner, outer):
         return _bent_layer(linear(x, inner.weight), inner.bias, outer.weight.to(dtype), outer.bias.to(dtype))
-    bent: Tensor = outer(_layer_bent(x.to(dtype), inner.weight.to(dtype), inner.bias.to(dtype)))
-    return bent
+    if not torch.is_grad_enabled() and fits(x, inner):
+        bent = _layer_bent(x.to(dtype), inner.weight.to(dtype), inner.bias.to(dtype))
+    else:
+        bent = gelu(inner(x), approximate="tanh")
+    out: Tensor = outer(bent)
+    return out
 
 
 @torch.library.custom_op("hopflow::layer_bent", mutates_args=())
@@ -47,7 +48,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("hopflow::bent_layer", mutates_args=())
 def _bent_layer(x: Tensor, bias: Tensor, weight: Tensor, out_bias: Tensor) -> Tensor:
-    """gelu(x + bias)·weightᵀ + out_bias; what is multiplied is not kept, the pass back bends x again."""
+    """gelu(x + bias)·weightᵀ + out_bias."""
     from . import triton_gelu
 
     bent = triton_gelu.forward(x.contiguous().flatten(0, -2), bias)
