@@ -622,7 +622,7 @@ def test_what_was_finished_before_ctrl_c_is_not_lost():
 
 
 def test_ctrl_c_while_the_next_sequences_are_being_prepared_loses_none(monkeypatch):
-    """The first wave is through; prompts without a hole have no hops."""
+    """The first wave is through, and the second as long; prompts without a hole have no hops."""
     events, calls = Euler.events, iter(range(9))
 
     def interrupted(sampler, *given):
@@ -631,7 +631,7 @@ def test_ctrl_c_while_the_next_sequences_are_being_prepared_loses_none(monkeypat
         return events(sampler, *given)
 
     monkeypatch.setattr(Euler, "events", interrupted)
-    prompts = [torch.tensor([0, 1])] * 4 + [torch.full((3,), HOLE)] * 8
+    prompts = [torch.tensor([0, 1])] * 8 + [torch.full((3,), HOLE)] * 4
     with pytest.raises(Unfinished) as stopped:
         infill(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), prompts, batch=1, trajectory=True)
     for error in (stopped.value, copy.copy(stopped.value)):  # as it would come from another process

@@ -37,8 +37,8 @@ from .report.story import Story
 from .sampling import generate
 from .sources import BagOfWords
 from .training.folder import read_recipe
+from .training.jumps import predicted_jumps
 from .training.loop import Logger, train
-from .training.pairs import predicted_jumps
 from .training.problems import one_thread
 from .vocab import Vocab
 

@@ -29,6 +29,21 @@ def test_the_same_steps_are_taken_with_and_without_each_optimisation():
     assert all(row.slowdown is None for row in rows)
 
 
+def test_memory_is_that_of_all_from_before_the_network_is_made(monkeypatch):
+    noted = []
+    made = train._Run
+
+    class Noted(train.Peak):
+        def __enter__(self):
+            noted.append("measured from here")
+            return super().__enter__()
+
+    monkeypatch.setattr(train, "Peak", Noted)
+    monkeypatch.setattr(train, "_Run", lambda *given: (noted.append("made"), made(*given))[1])
+    train.run(CASE, EAGER[:1])
+    assert noted == ["measured from here", "made"] * len(CASE.sources)
+
+
 def test_a_coupling_is_timed_with_its_workers_awake(monkeypatch):
     awake = []
     ready = train.FlowTask.wait_until_ready

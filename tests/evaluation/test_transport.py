@@ -11,7 +11,7 @@ import toys
 from hopflow import exact, generation
 from hopflow.evaluation.transport import Jumps, corrector_surplus
 from hopflow.exact import Joint, Oracle, Space
-from hopflow.training.pairs import predicted_jumps
+from hopflow.training.jumps import predicted_jumps
 
 STEPS = 128
 X1 = torch.tensor([[0, 0], [0, 1], [1, 1]])

@@ -377,10 +377,11 @@ def test_a_network_generates():
 
 @pytest.mark.parametrize("time", [True, False])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_features_in_two_halves_are_the_features_at_those_places(time, layers):
+@pytest.mark.parametrize("places", [2, 4])  # fewer than sequences, and more
+def test_features_in_two_halves_are_the_features_at_those_places(time, layers, places):
     network = awake(Transformer(VOCAB, Size(layers=layers, width=32, heads=2), time=time).double()).eval()
     xt, t = batch()
-    row, position = torch.tensor([1, 0, 1, 1]), torch.tensor([2, 5, 2, 0])
+    row, position = torch.tensor([1, 0, 1, 1])[:places], torch.tensor([2, 5, 2, 0])[:places]
     with torch.no_grad():
         whole, begun = network.features(xt, t), network.begin(xt, t)
         torch.testing.assert_close(network.finish(begun, row, position), whole[row, position])

@@ -20,7 +20,7 @@ from hopflow.report.means import BINS, Means, binned
 from hopflow.report.section import Figure, Player, Prose, Table
 from hopflow.report.story import Story
 from hopflow.report.trained import Trained, Unknown
-from hopflow.training.pairs import predicted_jumps
+from hopflow.training.jumps import predicted_jumps
 
 
 @pytest.fixture(scope="module")

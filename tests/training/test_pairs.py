@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load, save
 
 from hopflow import ExactOT, Flow, Hamming, Independent, OneStepLikelihood, Uniform
-from hopflow.training.pairs import Pairing, predicted_jumps
+from hopflow.training.jumps import predicted_jumps
+from hopflow.training.pairs import Pairing
 from hopflow.training.streams import stream
 from paired_runs import (
     BATCH,

@@ -204,10 +204,10 @@ def _row(case: Case, name: str, variant: Variant, peak: float | None) -> Row:
     torch.compiler.reset()  # of one function it compiles eight forms and no more
     with without(variant), Peak(case.device) as memory, closing(_Run(case, name, variant)) as run:
         run.steps(0)  # the time that a compiler takes is not a step's
-        each, alone, slowdowns = run.steps(case.steps), [], []
-        loss = None if variant.ot_batch else run.trainer.loss
-        if variant.ot_batch:
-            each = []
+        each, alone, slowdowns, loss = [], [], [], None
+        if not variant.ot_batch:
+            each, loss = run.steps(case.steps), run.trainer.loss
+        else:
             ways, span = [run.uncoupled, run.steps], variant.ot_batch
             for _ in range(TURNS):
                 blocks = {way: way(-(-case.steps // span) * span) for way in ways}

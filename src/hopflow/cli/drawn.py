@@ -118,9 +118,9 @@ class Drawn:
             for name, (value, error) in numbers.items()
         ]
         shortest, longest = self._lengths()
-        facts = {"n": n, "asked": self.asked, "shortest": shortest, "longest": longest}
-        where = {"device": str(saved.device), "seconds": self.seconds}
-        return {**run, **facts, **where, **self.how, "rows": [{**run, **row, **beside} for row in rows]}
+        facts: dict[str, Any] = {"n": n, "asked": self.asked, "shortest": shortest, "longest": longest}
+        facts |= {"device": str(saved.device), "seconds": self.seconds}
+        return {**run, **facts, **self.how, "rows": [{**run, **row, **beside} for row in rows]}
 
     def summary(self) -> dict[str, str]:
         """What is said at the end, every number with its error and what it depends on."""

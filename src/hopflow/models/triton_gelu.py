@@ -1,5 +1,7 @@
-"""Triton kernels of gelu with a bias, by tanh: a pass forward, and one back that sums the gradient of the bias and
-bends its input again, so that nobody need keep what was bent."""
+"""Triton kernels of gelu with a bias, by tanh: a pass forward, and one back that sums the gradient of the bias.
+
+The pass back also bends its input again, so that nobody need keep what was bent.
+"""
 
 import torch
 import triton
@@ -21,8 +23,10 @@ def forward(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def backward_(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Turns the gradient of what `forward` gave into that of x, where it lies; that again, and the bias's gradient in
-    float32."""
+    """Turns the gradient of what `forward` gave into that of x, where it lies.
+
+    Gives what `forward` gave, and the gradient of the bias in float32.
+    """
     out, tiles = torch.empty_like(x), _tiles(x)
     sums = torch.empty(tiles[0], len(bias), dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):

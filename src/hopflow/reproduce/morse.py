@@ -15,7 +15,7 @@ from ..network import home
 from ..pretrained import from_pretrained
 from ..recipes import Built, Recipe, build, named
 from ..sampling import generate
-from ..training.pairs import predicted_jumps
+from ..training.jumps import predicted_jumps
 
 RECIPES = ("morse_laptop", "morse_sinkhorn_0p1_laptop", "morse_sinkhorn_0p01_laptop", "morse_exact_laptop")
 HELD_OUT = 512
