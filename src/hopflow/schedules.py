@@ -36,6 +36,10 @@ class Schedule(ABC):
     def inverse(self, k: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The t at which k(t) = k; where 1 - k is the number at hand, `time` loses fewer digits."""
 
+    def rest_at_end(self, left: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """1 - k at t = 1 - left, where `left` is too small to be had from t; override it to keep its digits."""
+        return self.rest(1 - left)
+
     def redraw(self, k: Float[Tensor, "..."], k_next: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """r = (k' - k)/(1 - k), the exact chance that a step k → k' redraws a position; 1 if k' = 1."""
         left = torch.where(k < 1, 1 - k, 1.0)
@@ -76,6 +80,9 @@ class Linear(Schedule):
     def inverse(self, k: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return k
 
+    def rest_at_end(self, left: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return left
+
 
 @dataclass(frozen=True)
 class Polynomial(Schedule):
@@ -102,6 +109,9 @@ class Polynomial(Schedule):
     def inverse(self, k: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return k ** (1 / self.n)
 
+    def rest_at_end(self, left: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return -torch.expm1(self.n * torch.log1p(-left))
+
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
@@ -121,6 +131,9 @@ class Cosine(Schedule):
 
     def inverse(self, k: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return torch.asin((k / 2).sqrt()) * (4 / math.pi)
+
+    def rest_at_end(self, left: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return torch.sin(math.pi / 2 * left)
 
 
 @dataclass(frozen=True)
@@ -159,6 +172,9 @@ class Positional(Schedule):
 
     def inverse(self, k: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         return self._each("inverse", k)
+
+    def rest_at_end(self, left: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return self._each("rest_at_end", left)
 
     def point(
         self, rest: Float[Tensor, " N"], position: Int[Tensor, " N"]

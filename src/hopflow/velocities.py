@@ -53,8 +53,7 @@ def velocity(
     eta: Float[Tensor, "*#rows"] | float,
 ) -> Float[Tensor, "*rows V"]:
     """v_η[P](x)/k̇ for x ≠ xt, 0 at xt.  theory.md (F); η = 0 is the velocity after Eq. (6) [uncond_vect_field]"""
-    rho, _ = still_noise(k, rest, p0[xt])
-    noise = 1 - rho * _at(p, xt)  # the chance that xt still is a source token
+    noise = _noise(p, xt, p0, k, rest)
     forward = p / rest.unsqueeze(-1)
     corrector = (eta / torch.where(k > 0, k, 1.0) * noise).unsqueeze(-1) * p0
     return _without(forward + corrector, xt)
@@ -83,8 +82,7 @@ def kernel(
     s: Float[Tensor, "*#rows"],
 ) -> Float[Tensor, "*rows V"]:
     """K[P](x' | xt), whole rows that sum to 1.  theory.md (F_N); at η = 1 the D3PM posterior kernel"""
-    rho, _ = still_noise(k, rest, p0[xt])
-    noise = 1 - rho * _at(p, xt)
+    noise = _noise(p, xt, p0, k, rest)
     moves = _without(r.unsqueeze(-1) * p + (s * noise).unsqueeze(-1) * p0, xt)
     return moves.scatter(-1, xt.unsqueeze(-1), 1 - moves.sum(-1, keepdim=True))
 
@@ -129,8 +127,16 @@ def divergence(
     return torch.where(c > 0, torch.where(small, some * series, far), v)
 
 
-def _at(p: Float[Tensor, "*rows V"], xt: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
-    return p.gather(-1, xt.unsqueeze(-1)).squeeze(-1)
+def _noise(
+    p: Float[Tensor, "*rows V"],
+    xt: Int[Tensor, "*rows"],
+    p0: Float[Tensor, " V"],
+    k: Float[Tensor, "*#rows"],
+    rest: Float[Tensor, "*#rows"],
+) -> Float[Tensor, "*rows"]:
+    """1 - ρP(xt), the chance that xt still is a source token, as a sum of what is ≥ 0: it may be far below 1e-16."""
+    rho, one_minus_rho = still_noise(k, rest, p0[xt])
+    return one_minus_rho + rho * _without(p, xt).sum(-1)
 
 
 def _without(rates: Float[Tensor, "*rows V"], xt: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows V"]:

@@ -85,7 +85,9 @@ class Oracle:
         k, rest = torch.sigmoid(tau), torch.sigmoid(-tau)
         schedule = self.flow.schedule
         if isinstance(schedule, Positional):
-            return Moment(k, schedule.k(k[:, None]), schedule.rest(k[:, None]), schedule.dk(k[:, None]), k * rest)
+            t, left = k[:, None], rest[:, None]
+            late = torch.where(tau[:, None] > 0, schedule.rest_at_end(left), schedule.rest(t))
+            return Moment(k, schedule.k(t), late, schedule.dk(t), k * rest)
         t = torch.where(k < 0.5, schedule.inverse(k), schedule.time(rest))
         return Moment(t, k[:, None], rest[:, None], torch.ones_like(rest)[:, None], k * rest)
 
