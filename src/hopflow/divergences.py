@@ -106,12 +106,9 @@ def _leaving_rows(
 
     def terms(p0: Tensor, hit: float, p: Tensor | float, log_p: Tensor | None = None) -> Tensor:
         c = a[:, None] * hit + c_noise[:, None] * p0
-        v = a[:, None] * p + v_noise[:, None] * p0
-        log_v = (
-            None
-            if log_p is None
-            else torch.where(v > 0, v, 1.0).log() + torch.where(v > 0, 0.0, a[:, None].log() + log_p)
-        )
+        noise = v_noise[:, None] * p0
+        v = a[:, None] * p + noise
+        log_v = None if log_p is None else torch.logaddexp(a[:, None].log() + log_p, _log(noise))
         return divergence(c, v, a[:, None] * (p - hit) + d_noise[:, None] * p0, log_v)
 
     data = torch.where(at_xt | at_x1, 0.0, terms(p0[: source.vocab.data], 0.0, p)).sum(1)
@@ -163,7 +160,8 @@ def _implied_rows(
     undone = torch.where(at_xt | at_x1, 0.0, c * noise / torch.where(law > 0, law, 1.0)).sum(1)
     log_c1, noise_1 = log_c.gather(1, x1[:, None])[:, 0], rest * p0[x1]
     log_law_1 = torch.logaddexp(noise_1.log(), k.log() + log_c1)
-    hit = (noise_1 + k) * (log_c1 - log_law_1).exp()
+    # where the source does not draw x1, c cancels: the ratio is 1/k, also if x1 is impossible
+    hit = torch.where(p0[x1] > 0, (noise_1 + k) * (log_c1 - log_law_1).exp(), 1.0)
     log_ratio = (noise_1 + k).log() - log_law_1 + law_z.log() - noise_z.log()
     misses = (noise_z * other / law_z - undone - hit + log_ratio) / rest
     arrived = p0[xt] * (other / law_z - undone / (noise_z + k))
@@ -182,3 +180,8 @@ def _rows(
     log_p = prediction.log_probs(logits, xt, rest, source)
     column = torch.arange(logits.shape[1], device=logits.device)
     return log_p, column == xt[:, None], column == x1[:, None]
+
+
+def _log(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """log x, -inf with gradient 0 where x = 0."""
+    return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)

@@ -128,8 +128,15 @@ class Scores:
     def log_p1(self) -> Float[Tensor, "B L"]:
         """log P(x1): for x1 ≠ xt its share among the others, times theirs."""
         others, _, at_x1 = self._three
-        elsewhere = torch.where(self._certain, -torch.inf, at_x1 - others + logsigmoid(self._gap))
+        impossible = self._certain | torch.isneginf(at_x1)  # then the others may be impossible too: no -inf + inf
+        elsewhere = torch.where(impossible, -torch.inf, at_x1 - others + logsigmoid(self._gap))
         return torch.where(self.sample.x1 == self.sample.xt, self.log_pt, elsewhere)
+
+    @property
+    def log_context_odds(self) -> Float[Tensor, "B L"]:
+        """log Σ_{x≠xt} e^{l_x - l_xt}: the odds against xt by the logits alone, without the prediction's shift."""
+        others, at_xt, _ = self._three
+        return others - at_xt
 
     @cached_property
     def _three(self) -> tuple[Tensor, ...]:
@@ -147,8 +154,8 @@ class Scores:
 
     @cached_property
     def _gap(self) -> Float[Tensor, "B L"]:
-        others, at_xt, _ = self._three
-        return others - at_xt - torch.where(self._certain, 0.0, self._shift).to(others.dtype)
+        odds = self.log_context_odds
+        return odds - torch.where(self._certain, 0.0, self._shift).to(odds.dtype)
 
 
 def _three(logits: Float[Tensor, "n Vd"], xt: Int[Tensor, " n"], x1: Int[Tensor, " n"]) -> Float[Tensor, "n 3"]:
