@@ -15,7 +15,7 @@ INTEGRALS: list[tuple[Integral, Draws]] = [
     (Rates(Cosine(), 0.0), Count()),
     (Rates(Linear(), 0.0), Forced()),
     (Rates(Linear(), 0.0, end=0.1), Forced()),
-    (Rates(POSITIONAL, 0.0), Forced(late=0.0)),
+    (Rates(POSITIONAL, 0.0), Forced()),
     (Steps(Polynomial(2.0), 5, 1.0), Forced()),
     (Precise(Linear()), Forced(noise=0.2)),
     (Proposal(Cosine()), Forced()),
@@ -31,17 +31,17 @@ def within_four_errors(values: torch.Tensor, target: float) -> bool:
 @pytest.mark.parametrize(("integral", "by"), INTEGRALS, ids=str)
 def test_every_position_is_counted_once_on_average(integral, by):
     at = by.strata(N, 2, generator(0))
-    draw = by.draw(integral.clock, at.u.flatten(), L, generator(1)).counted(at.weight.flatten())
+    draw = by.draw(integral.clock, at.u.flatten(), L, generator(1)).counted(at.weight.repeat(N))
     assert within_four_errors(coverage(draw).view(N, 2, L).mean(1), 1.0)
 
 
-@pytest.mark.parametrize("by", [Count(), Forced(), Forced(late=0.0)], ids=str)
+@pytest.mark.parametrize("by", [Count(), Forced()], ids=str)
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_trends_and_bends_have_mean_zero(by, count):
     at = by.strata(N // count, count, generator(0))
     assert within_four_errors(trends(at).mean(1), 0.0)
     assert within_four_errors(bends(at).mean(1), 0.0)
-    assert trends(at).shape[-1] <= 33
+    assert trends(at).shape[-1] <= 32
 
 
 def test_the_price_of_a_position_comes_from_the_other_replicates_only():
@@ -97,4 +97,23 @@ def test_too_few_draws_are_left_as_they_are_and_dead_columns_are_not_used():
 def test_an_infinite_value_stays_infinite():
     values, columns = noisy(64, 5)
     values[3, 0, 0] = torch.inf
+    assert torch.equal(without(values, columns), values)
+
+
+def test_a_column_needs_its_draws_in_the_strata_where_it_is_not_zero():
+    """64 draws in all, and four of them in the one stratum where the column lives."""
+    values = torch.randn(8, 2, 16, generator=generator(6), dtype=torch.float64)
+    columns = torch.zeros(8, 2, 16, 1, dtype=torch.float64)
+    columns[:, :, 0, 0] = torch.randn(8, 2, generator=generator(7), dtype=torch.float64)
+    values[:, :, 0] += 3 * columns[:, :, 0, 0]
+    assert torch.equal(without(values, columns), values)
+    assert not torch.equal(without(values.repeat(8, 1, 1), columns.repeat(8, 1, 1, 1)), values.repeat(8, 1, 1))
+
+
+def test_a_fit_that_raises_the_noise_of_the_other_half_is_not_used():
+    """The slope of the even sequences is the opposite of that of the odd ones."""
+    _, columns = noisy(64, 8)
+    values = torch.randn(64, 2, 4, generator=generator(9), dtype=torch.float64)
+    values[::2] += 3 * columns[::2, ..., 0]
+    values[1::2] -= 3 * columns[1::2, ..., 0]
     assert torch.equal(without(values, columns), values)

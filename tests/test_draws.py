@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,38 +67,21 @@ def never_drawn(by: Forced) -> int | None:
     return 0 if by.noise == 1 else L if by.data == 1 else None
 
 
-@pytest.mark.parametrize("late", [0.0, 0.5])
 @pytest.mark.parametrize("schedule", [Linear(), Cosine()], ids=["linear", "cosine"])
 @pytest.mark.parametrize("by", FORCED, ids=repr)
-def test_forced_draws_have_the_mean_of_the_path(by, schedule, late):
-    check(replace(by, late=late), schedule, never_drawn(by))
+def test_forced_draws_have_the_mean_of_the_path(by, schedule):
+    check(by, schedule, never_drawn(by))
 
 
 @pytest.mark.parametrize("by", FORCED, ids=repr)
 def test_with_position_specific_schedules_too(by):
-    check(replace(by, late=0.0), POSITIONAL, never_drawn(by))
+    check(by, POSITIONAL, never_drawn(by))
 
 
-def test_late_points_need_one_schedule_for_all_positions():
-    u = stratified(4, 8, generator(0)).flatten()
-    with pytest.raises(ValueError, match=r"one schedule for all positions; use Forced\(late=0\)"):
-        Forced().draw(continuous(POSITIONAL), u, L, generator(0))
-
-
-def test_in_the_first_stratum_a_share_of_the_points_is_log_uniform():
-    at = Forced(late=0.5, grade=2.0).strata(100_000, 10, generator(0))
-    first, others = at.u[:, 0], at.u[:, 1:]
-    assert (first <= 0.01).all()
-    assert (others > 0.01).all()
-    for least in (1e-9, 1e-6, 1e-3):  # ten decades down from 1e-2, and the uniform half adds its own
-        share = float((first <= least).double().mean())
-        assert share == pytest.approx(0.5 * (12 + math.log10(least)) / 10 + 50 * least, abs=5e-3)
-
-
-@pytest.mark.parametrize("by", [Count(), Count(1.0), Forced(), Forced(late=0.0, grade=3.0)], ids=repr)
+@pytest.mark.parametrize("by", [Count(), Count(1.0), Forced(), Forced(grade=3.0)], ids=repr)
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_strata_weigh_their_points_so_that_means_are_kept(by, count):
-    """∫ of u^p from 0 to 1 is 1/(1+p), singular or not; and a constant is had without error but for late points."""
+    """∫ of u^p from 0 to 1 is 1/(1+p), singular or not; and a constant is had without error."""
     at = by.strata(40_000, count, generator(0))
     edges = (torch.arange(count + 1, dtype=torch.float64) / count) ** by.grade
     assert ((at.u > edges[:-1]) & (at.u <= edges[1:] + 1e-15)).all()
@@ -108,14 +90,13 @@ def test_strata_weigh_their_points_so_that_means_are_kept(by, count):
         values = (at.weight * at.u**power).mean(1)
         error = float(values.mean()) - 1 / (1 + power)
         assert abs(error) <= 4 * float(values.std()) / len(values) ** 0.5 + 1e-12
-    if not getattr(by, "late", 0):
-        torch.testing.assert_close(at.weight.mean(1), torch.ones(len(at.u), dtype=torch.float64))
+    torch.testing.assert_close(float(at.weight.mean()), 1.0)
 
 
 @pytest.mark.parametrize("grade", [0.5, math.inf, math.nan])
-def test_a_grade_that_is_none_is_refused(grade):
+def test_a_grade_below_one_or_not_finite_is_refused(grade):
     for by in (Count, Forced):
-        with pytest.raises(ValueError, match="from 1, evenly, upwards"):
+        with pytest.raises(ValueError, match="must be ≥ 1 and finite"):
             by(grade=grade)
 
 
@@ -128,7 +109,7 @@ def test_counted_draws_have_the_mean_of_the_path_for_what_only_noise_costs():
 def test_a_forced_weight_is_the_density_of_the_path_over_that_of_the_draw(noise, data, seed):
     noise, data = noise * (1 - data), data
     u = 1 - torch.rand(20, generator=generator(seed), dtype=torch.float64)
-    draw = Forced(noise, data, late=0.0).draw(continuous(Linear()), u, L, generator(seed))
+    draw = Forced(noise, data).draw(continuous(Linear()), u, L, generator(seed))
     m = draw.noisy.sum(1)
     density = (1 - noise - data) + noise * m / (L * u) + data * (L - m) / (L * (1 - u))
     torch.testing.assert_close(draw.weight, 1 / density)
@@ -136,10 +117,10 @@ def test_a_forced_weight_is_the_density_of_the_path_over_that_of_the_draw(noise,
 
 def test_with_forced_noise_a_cost_of_one_over_rest_per_noisy_position_stays_bounded():
     u = torch.logspace(-14, 0, 10_000, dtype=torch.float64)
-    draw = Forced(0.8, late=0.0).draw(continuous(Linear()), u, L, generator(0))
+    draw = Forced(0.8).draw(continuous(Linear()), u, L, generator(0))
     cost = draw.weight * draw.noisy.sum(1) / u
     assert (cost <= L / 0.8 + 1e-9).all()
-    plain = Forced(0.0, late=0.0).draw(continuous(Linear()), u, L, generator(0))
+    plain = Forced(0.0).draw(continuous(Linear()), u, L, generator(0))
     assert (plain.weight * plain.noisy.sum(1) / u).max() > 10 * L
 
 
@@ -155,8 +136,8 @@ def test_weights_are_finite_and_never_negative_at_the_very_ends(by, schedule):
 
 def test_forced_noise_makes_a_position_noisy_and_forced_data_makes_one_data():
     tiny, almost = (torch.full((500,), x, dtype=torch.float64) for x in (1e-12, 1 - 1e-12))
-    assert (Forced(1.0, late=0.0).draw(continuous(Linear()), tiny, L, generator(0)).noisy.sum(1) == 1).all()
-    assert (Forced(0.0, 1.0, late=0.0).draw(continuous(Linear()), almost, L, generator(0)).noisy.sum(1) == L - 1).all()
+    assert (Forced(1.0).draw(continuous(Linear()), tiny, L, generator(0)).noisy.sum(1) == 1).all()
+    assert (Forced(0.0, 1.0).draw(continuous(Linear()), almost, L, generator(0)).noisy.sum(1) == L - 1).all()
 
 
 @pytest.mark.parametrize(("noise", "data"), [(-0.1, 0.0), (0.0, -0.1), (0.8, 0.3), (1.1, 0.0)])
@@ -216,7 +197,7 @@ def test_the_same_seed_gives_the_same_draws():
 
 def test_rows_of_a_draw_are_those_rows():
     u = stratified(4, 8, generator(0)).flatten()
-    draw = Forced(late=0.0).draw(continuous(POSITIONAL), u, L, generator(0))
+    draw = Forced().draw(continuous(POSITIONAL), u, L, generator(0))
     some = draw.rows(slice(3, 7))
     assert torch.equal(some.noisy, draw.noisy[3:7])
     assert torch.equal(some.weight, draw.weight[3:7])

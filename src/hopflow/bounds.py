@@ -17,7 +17,7 @@ from .couplings import Coupling, Independent
 from .draws import Count, Draw, Draws, Forced
 from .estimate import Estimate
 from .flow import Flow
-from .integrals import Integral, LastStep, LiteralSecond, Precise, Proposal, Rates, Steps
+from .integrals import Ending, Integral, LastStep, LiteralSecond, Precise, Proposal, Rates, Steps
 from .network import Network, clock_dtype, resting
 from .paths import PathSample
 from .predictions import Evidence
@@ -77,7 +77,7 @@ def nll_bound(
     integral: Integral = Rates(flow.schedule, eta, end) if steps is None else Steps(flow.schedule, steps, eta)
     parts = [(integral, by)]
     if end > 0:
-        parts.append((LastStep(flow.schedule, end), Forced(noise=0.0, late=0.0, grade=1.0)))
+        parts.append((LastStep(flow.schedule, end), Forced(noise=0.0, grade=1.0)))
     name = "bn" if steps is not None else "b_eta" if callable(eta) else f"b{eta:g}"
     run = _Run(model, flow, draws, seed, batch, unigram)
     return run.estimate(x1, parts, quantity=name, eta=eta, is_bound=True, characters=characters)
@@ -105,7 +105,7 @@ def kappa_bound(
     if not flow.prediction.settles(flow.source):
         raise ValueError(f"B_κ is infinite under {type(flow.prediction).__name__}; it needs prediction=Evidence().")
     run = _Run(model, flow, draws, seed, batch)
-    parts: list[tuple[Integral, Draws]] = [(Proposal(flow.schedule), _forced(flow))]
+    parts: list[tuple[Integral, Draws]] = [(Proposal(flow.schedule), Forced())]
     start = proposal_start(flow.source, x1).sum(1)
     return run.estimate(x1, parts, start, quantity="bk", eta=0.0, is_bound=True, characters=characters)
 
@@ -170,9 +170,7 @@ def literal_second_bound(
             f"the second bound is infinite under {type(flow.prediction).__name__}; use Carry() or Evidence()."
         )
     run = _Run(model, flow, draws, seed, batch)
-    parts: list[tuple[Integral, Draws]] = [
-        (LiteralSecond(flow.schedule), Forced(noise=0.4, data=0.4, late=0.0, grade=1.0))
-    ]
+    parts: list[tuple[Integral, Draws]] = [(LiteralSecond(flow.schedule), Forced(noise=0.4, data=0.4, grade=1.0))]
     return run.estimate(x1, parts, quantity="literal_second", eta=0.0, is_bound=True)
 
 
@@ -216,11 +214,7 @@ def _chosen(by: Draws | None, flow: Flow, countable: bool) -> Draws:
             "Count needs a disjoint source under Carry or Evidence, one schedule for all positions, and continuous "
             "time to its end (no steps, no end); use Forced()"
         )
-    return by or (Count() if countable else _forced(flow))
-
-
-def _forced(flow: Flow) -> Forced:
-    return Forced(late=0.0) if isinstance(flow.schedule, Positional) else Forced()
+    return by or (Count() if countable else Forced())
 
 
 @dataclass
@@ -262,7 +256,8 @@ class _Run:
         if self.unigram is not None:
             columns[..., 0] += self._log_unigram()[x1.cpu()].sum(1)[:, None, None]  # less its known mean
         left = without(values, columns).mean(2) + torch.as_tensor(start).cpu().double().view(-1, 1)
-        return self._of(left, x1, replicates * strata * len(parts), **what)
+        calls = sum(replicates * strata + self._ends(integral) for integral, _ in parts)
+        return self._of(left, x1, calls, **what)
 
     def coupled(
         self,
@@ -289,7 +284,7 @@ class _Run:
                 f"{len(x1)} sequences do not split into minibatches of {minibatch}, and a smaller one would be another "
                 f"coupling: pass x1[:{len(x1) // minibatch * minibatch}] or another minibatch."
             )
-        by: Draws = Count() if _countable(self.flow) else _forced(self.flow)
+        by: Draws = Count() if _countable(self.flow) else Forced()
         batches = x1.split(minibatch)
         replicates, strata = self._layout(len(batches))
         generator = torch.Generator().manual_seed(self.seed)
@@ -309,7 +304,7 @@ class _Run:
         is_bound = with_information or isinstance(coupling, Independent)
         name = "coupled_info" if with_information else "coupled"
         what |= {"quantity": name, "eta": 0.0, "is_bound": is_bound, "coupling": type(coupling).__name__}
-        return self._of(table, x1, replicates * strata, **what)
+        return self._of(table, x1, replicates * (strata + self._ends(rates)), **what)
 
     def _sum(
         self,
@@ -334,14 +329,32 @@ class _Run:
     ) -> tuple[Float[Tensor, "n R S"], Float[Tensor, "n R S C"]]:
         n, replicates, strata = shape
         at = by.strata(n * replicates, strata, generator)
-        draw = by.draw(integral.clock, at.u.flatten(), x1.shape[1], generator).counted(at.weight.flatten())
+        draw = by.draw(integral.clock, at.u.flatten(), x1.shape[1], generator).counted(at.weight.repeat(n * replicates))
         pieces = [
             self._values(integral, draw.rows(piece), x0[piece].to(x1.device), x1[piece])
             for piece in (slice(i, i + self.batch) for i in range(0, len(x1), self.batch))
         ]
         nats, *unigram = (torch.cat(column).view(*shape, -1) for column in zip(*pieces, strict=True))
-        hard = hardness(coverage(draw).view(*shape, -1), nats, x1.view(*shape, -1)[:, 0, 0].cpu())
-        return nats.sum(3), torch.cat([*unigram, trends(at).view(*shape, -1), hard, bends(at).view(*shape, -1)], -1)
+        rows = x1.view(*shape, -1)[:, 0, 0]
+        hard = hardness(coverage(draw).view(*shape, -1), nats, rows.cpu())
+        if self._ends(integral):
+            ending = self._ending(integral, rows)
+            prices = draw.weight[:, None] * ending.repeated(replicates * strata).prices(draw)
+            nats = nats - prices.view_as(nats) + ending.total[:, None, None]
+        return nats.sum(3), torch.cat([*unigram, hard, trends(at).view(*shape, -1), bends(at).view(*shape, -1)], -1)
+
+    def _ends(self, integral: Integral) -> bool:
+        """Whether arrived positions are priced at the end: the masks of a disjoint source never return there."""
+        return integral.ends and not self.flow.source.disjoint
+
+    def _ending(self, integral: Integral, x1: Int[Tensor, "n L"]) -> Ending:
+        """From one network call at xt = x1 for each sequence."""
+        found = []
+        for rows in x1.split(self.batch):
+            t = torch.ones(len(rows), dtype=clock_dtype(self.model), device=rows.device)
+            sample = PathSample(rows, rows, rows, t, torch.zeros_like(t)[:, None], torch.ones_like(t)[:, None])
+            found.append(integral.ending(self.flow.scores(self.model(rows, t), sample)))
+        return Ending.joined(found)
 
     def _values(
         self, integral: Integral, draw: Draw, x0: Int[Tensor, "N L"], x1: Int[Tensor, "N L"]

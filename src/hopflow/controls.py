@@ -6,28 +6,28 @@ very draws it corrects would bias their mean. Given the fit the replicates of a 
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .draws import Draw, Strata
 
-ENOUGH, LEAST = 16, 64
-"""Draws that a fit needs for each of its coefficients, and for the first."""
+ENOUGH = 16
+"""Draws that a fit needs for each of its coefficients, in the strata where the coefficient's column is not zero."""
 FINE = 32
-"""So many strata have a trend each; more are narrow enough."""
+"""Up to this many strata have a trend each; more are narrow enough without."""
 
 
 def trends(at: Strata) -> Float[Tensor, "rows S C"]:
-    """What u alone explains: its weight, and its place within each stratum."""
+    """What u alone explains: its place within each stratum."""
     own = torch.eye(at.place.shape[1], dtype=at.place.dtype)[:, :FINE]
-    return torch.cat([(at.weight - at.width)[..., None], (at.weight * (at.place - 0.5))[..., None] * own], -1)
+    return (at.weight * (at.place - 0.5))[..., None] * own
 
 
 def bends(at: Strata) -> Float[Tensor, "rows S 3"]:
     """What is left of that in few strata: the next three Legendre polynomials of u itself."""
     x = 2 * at.u - 1
     powers = [(3 * x**2 - 1) / 2, (5 * x**3 - 3 * x) / 2, (35 * x**4 - 30 * x**2 + 3) / 8]
-    return at.weight[..., None] * torch.stack(powers, -1)
+    return at.weight[:, None] * torch.stack(powers, -1)
 
 
 def coverage(draw: Draw) -> Float[Tensor, "N L"]:
@@ -55,20 +55,36 @@ def hardness(
 
 
 def without(values: Float[Tensor, "n R S"], columns: Float[Tensor, "n R S C"]) -> Float[Tensor, "n R S"]:
-    """The values less the columns, by coefficients from the other half; of few draws, less the first columns only."""
+    """The values less the columns, by coefficients from the other half; unchanged where that does not lower the noise.
+
+    The halves are the even and the odd sequences. The noise is what differs between the replicates of a sequence,
+    stratum by stratum. A half is corrected only if the coefficients fitted on the other one lower its own noise.
+    """
     if not bool(values.isfinite().all()):
         return values  # what is infinite stays infinite
-    n, replicates, strata, _ = columns.shape
-    # what differs between the replicates of a sequence, stratum by stratum, is the noise and nothing else
     noise, of = values - values.mean(1, keepdim=True), columns - columns.mean(1, keepdim=True)
-    size, spread = (table.flatten(0, 2).norm(dim=0) for table in (columns, of))
-    alive = (spread > 1e-9 * size).nonzero()[:, 0]  # the others are the same in every replicate, but for rounding
-    known = n // 2 * (replicates - 1) * strata
-    used = alive[: known // ENOUGH]
-    if known < LEAST or not len(used):
+    lives = (of.abs() > 1e-9 * columns.abs().amax((0, 1, 2))).flatten(0, 1).any(0)  # (S, C), beyond rounding
+    used = _supported(lives, draws=len(values) // 2 * (values.shape[1] - 1))
+    if not used:
         return values
-    left, columns, of = values.clone(), columns[..., used] / spread[used], of[..., used] / spread[used]
+    left, columns, of = values.clone(), columns[..., used], of[..., used]
     for half, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
-        of_other, noise_other = of[other].reshape(-1, len(used)), noise[other].reshape(-1, 1)
-        left[half] -= columns[half] @ torch.linalg.lstsq(of_other, noise_other, driver="gelsd").solution[:, 0]
+        size = of[other].flatten(0, 2).norm(dim=0).clamp(min=torch.finfo(of.dtype).tiny)
+        known, wanted = (of[other] / size).flatten(0, 2), noise[other].reshape(-1, 1)
+        fit = torch.linalg.lstsq(known, wanted, driver="gelsd").solution[:, 0] / size
+        if float((noise[half] - of[half] @ fit).square().sum()) < float(noise[half].square().sum()):
+            left[half] -= columns[half] @ fit
     return left
+
+
+def _supported(lives: Bool[Tensor, "S C"], draws: int) -> list[int]:
+    """The columns, in order, for which there are enough draws, `draws` of them a stratum, where they are not zero.
+
+    A column shares the draws of its strata with the columns before it that are not zero there only.
+    """
+    used: list[int] = []
+    for column, strata in enumerate(lives.T):
+        inside = sum(bool((strata | ~lives[:, before]).all()) for before in used)
+        if bool(strata.any()) and draws * int(strata.sum()) >= ENOUGH * (1 + inside):
+            used.append(column)
+    return used

@@ -17,9 +17,6 @@ from torch import Tensor
 from .paths import uniform
 from .schedules import Schedule
 
-LEAST = 1e-12
-"""The least 1-k that points near k = 1 are spread to; below it uniform points are left."""
-
 
 @dataclass(frozen=True)
 class Point:
@@ -61,13 +58,12 @@ class Draw:
 
 @dataclass(frozen=True)
 class Strata:
-    """Per row, one number u in each part of (0, 1]: where in its part, and what it counts in the mean of the row."""
+    """Per row, one number u in each part of (0, 1], its place within that part, and its weight in the row's mean."""
 
     u: Float[Tensor, "rows S"]
     place: Float[Tensor, "rows S"]
-    weight: Float[Tensor, "rows S"]
-    width: Float[Tensor, " S"]
-    """The mean of the weight: that of a part in units of 1/S."""
+    weight: Float[Tensor, " S"]
+    """The width of a part in units of 1/S: equal for all rows, so that the mean of a constant has no error."""
 
 
 class Draws(ABC):
@@ -77,11 +73,10 @@ class Draws(ABC):
     """Strata end at (s/S)^grade: with more than 1 they are narrow, and points dense, towards 1-k = 0."""
 
     def strata(self, rows: int, count: int, generator: torch.Generator | None) -> Strata:
-        """Numbers for `rows` rows; all of a part count the same, so that the mean of a constant has no error."""
+        """Numbers for `rows` rows."""
         edges = (torch.arange(count + 1, dtype=torch.float64) / count) ** self.grade
         place = 1 - torch.rand(rows, count, generator=generator, dtype=torch.float64)
-        width = count * edges.diff()
-        return Strata(edges[:-1] + place * edges.diff(), place, width.expand(rows, -1), width)
+        return Strata(edges[:-1] + place * edges.diff(), place, count * edges.diff())
 
     @abstractmethod
     def draw(self, clock: Clock, u: Float[Tensor, " N"], length: int, generator: torch.Generator | None) -> Draw: ...
@@ -91,14 +86,12 @@ class Draws(ABC):
 class Forced(Draws):
     """For any source: with chance `noise` one position is made noisy, with chance `data` one is made data.
 
-    theory.md (V), with a = 1 - noise - data; Forced(0) is uniform k, whose error cannot be trusted. A network that
-    contradicts the data pays at positions that have arrived, until 1-k is very small: in the stratum next to k = 1 a
-    share `late` of the points has 1-k log-uniform. `data` is for integrands that are also singular at k = 0.
+    theory.md (V), with a = 1 - noise - data; Forced(0) is uniform k, whose error cannot be trusted. `data` is for
+    integrands that are also singular at k = 0.
     """
 
     noise: float = 0.5
     data: float = 0.0
-    late: float = 0.75
     grade: float = 2.0
 
     def __post_init__(self) -> None:
@@ -106,30 +99,13 @@ class Forced(Draws):
             raise ValueError(
                 f"noise and data are chances of forcing, with sum at most 1; got {self.noise} and {self.data}"
             )
-        if not 0 <= self.late < 1:
-            raise ValueError(f"late is the share of points near k = 1, in [0, 1); got {self.late}")
         _check_grade(self.grade)
-
-    def strata(self, rows: int, count: int, generator: torch.Generator | None) -> Strata:
-        even = super().strata(rows, count, generator)
-        if not self.late:
-            return even
-        edge, first = count**-self.grade, torch.arange(count) == 0
-        u, density = self._spread(even.place[:, :1], edge)
-        return Strata(
-            torch.where(first, u, even.u),
-            torch.where(first, u / edge, even.place),
-            torch.where(first, even.weight / density, even.weight),
-            even.width,
-        )
 
     def draw(self, clock: Clock, u: Float[Tensor, " N"], length: int, generator: torch.Generator | None) -> Draw:
         grid = u[:, None].expand(-1, length)
         position = (uniform(u, generator) * length).long().clamp(max=length - 1)
         which = uniform(u, generator)[:, None]
         point = clock(u, position)
-        if self.late and point.rest.shape[1] > 1:
-            raise ValueError("points near k = 1 need one schedule for all positions; use Forced(late=0)")
         here = torch.arange(length, device=u.device) == position[:, None]
         noisy = uniform(grid, generator) < point.noise
         noisy = torch.where(here & (which < self.noise), True, noisy)
@@ -139,15 +115,6 @@ class Forced(Draws):
         forced_data = torch.where(noisy, 0.0, point.speed / (1 - point.noise)).mean(1) if self.data else 0.0
         free = (1 - self.noise - self.data) * point.speed.mean(1)
         return Draw(point, noisy, 1 / (free + self.noise * forced_noise + self.data * forced_data))
-
-    def _spread(self, u: Float[Tensor, "N 1"], edge: float) -> tuple[Float[Tensor, "N 1"], Float[Tensor, "N 1"]]:
-        """Uniform u to 1 - k in (0, edge], a share `late` of it log-uniform down to LEAST, and its density there."""
-        span = math.log(edge / LEAST)
-        rest = torch.where(
-            u <= self.late, edge * torch.exp(-span * (1 - u / self.late)), edge * (u - self.late) / (1 - self.late)
-        )
-        density = (1 - self.late) + torch.where(rest >= LEAST, self.late * edge / (span * rest), 0.0)
-        return rest, density
 
 
 @dataclass(frozen=True)
@@ -172,7 +139,7 @@ class Count(Draws):
 
 def _check_grade(grade: float) -> None:
     if not 1 <= grade < math.inf:
-        raise ValueError(f"grade says how dense points are towards k = 1, from 1, evenly, upwards; got {grade:g}")
+        raise ValueError(f"grade must be ≥ 1 and finite (1 = uniform, more = denser towards k = 1), got {grade:g}")
 
 
 def stratified(
