@@ -25,7 +25,9 @@ from hopflow.cli.drawn import Drawn
 from hopflow.cli.how import READERS, how
 from hopflow.cli.watch import HOPPING, NOISE, PROMPT, SETTLED, Replay, watch
 from hopflow.cli.words import parse_settings
-from hopflow.data.reading import Tally, read
+from hopflow.data.making import from_text
+from hopflow.data.pulse import Pulse
+from hopflow.data.reading import Piece, Tally, read
 from hopflow.data.tokenizers import END, Characters
 from hopflow.symbols import harmless
 
@@ -415,6 +417,22 @@ def test_a_prompt_may_look_like_a_setting_if_it_has_a_blank_or_a_hole(hopflow, h
     refused(hopflow("infill", str(tmp_path / "net"), "a=b"), "unknown setting 'a'")
 
 
+def test_with_subwords_the_blank_before_a_hole_is_the_holes(hopflow, tmp_path):
+    tokenizer = from_text("bpe:300", "", iter([Piece("Once upon a time, " * 40, True)]), Pulse(None))
+    flow = hf.Flow(hf.MultiMask(hf.Vocab(tokenizer.size, 1)))
+    model, out = hf.Transformer(flow.vocab, SMALL), tmp_path / "a.jsonl"
+    hf.save_pretrained(tmp_path / "net", model, flow, tokenizer=tokenizer, recipe={"length": 16})
+    prompts = ("Once upon a [MASK:1],", "Once upon a [MASK:9 chars],", "Once upon a ")
+    assert hopflow("infill", str(tmp_path / "net"), *prompts, "--out", str(out)).code == 0
+    hole, chars, continued = (row["tokens"] for row in rows(out))
+    start, (comma,) = tokenizer.encode("Once upon a"), tokenizer.encode(",")
+    assert hole[:-2] == start
+    assert hole[-1] == comma
+    assert len(chars) > len(hole)
+    assert len(continued) == 16
+    assert all(row["text"].startswith("Once upon a") for row in rows(out))
+
+
 def test_guidance_asks_twice_and_is_recorded(hopflow, tmp_path):
     for guidance, calls in (("1", 1), ("2.5", 2)):
         file = tmp_path / "a.jsonl"
@@ -436,7 +454,7 @@ def test_guidance_asks_twice_and_is_recorded(hopflow, tmp_path):
         (["masks", "abc", "length=3"], "there is nothing to draw"),
         (["masks-without-length", "abc"], "length=128"),
         (["masks", "[MASK]é"], "prompt 1: the character 'é'"),
-        (["masks", "[MASK:0]"], "is no hole"),
+        (["masks", "[MASK:0]"], "is not a hole"),
         (["masks", "prompts=nowhere.txt"], "nowhere.txt: No such file"),
         (["masks", "prompts=masks"], ".jsonl"),
         (["masks", "a[MASK]", "steps=0"], "at least one step"),

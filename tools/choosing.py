@@ -239,7 +239,7 @@ def page(table: dict, curves: dict, spent: float) -> str:
     share, jitter = one["b0"][1] / one["b0"][0], one["jumps"][1]
     return f"""# Choosing: the numbers
 
-What the pictures of [choosing.md](../choosing.md) show, measured and written by `python tools/choosing.py`:
+What the pictures of [Choosing a flow](../choosing.md) show, measured and written by `python tools/choosing.py`:
 {spent / 60:.0f} minutes of CPU time on one thread, {versions}, {date.today()}.
 
 - Every flow is the demo's network (three convolutions, width 64): {STEPS} steps of {BATCH} sequences of {LENGTH}

@@ -1,5 +1,9 @@
-"""The pictures of docs/choosing.md: seven inches wide, in colours that a colour-blind reader can tell apart."""
+"""The pictures of docs/choosing.md: seven inches wide, in colours that a colour-blind reader can tell apart.
 
+A picture follows the page around it: it has no background, and its colours change where the page is dark.
+"""
+
+import re
 from pathlib import Path
 
 import matplotlib
@@ -8,7 +12,19 @@ matplotlib.use("agg")
 from matplotlib import pyplot
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#555555"  # Okabe and Ito's
+COLOURS = {
+    "#000000": ("ink", "#e8e8e8"),
+    "#e6e6e6": ("grid", "#3d404b"),
+    GREY: ("grey", "#b5b5b5"),
+    BLUE: ("blue", "#56b4e9"),
+    ORANGE: ("orange", "#f28e4b"),
+    GREEN: ("green", "#2fc99a"),
+    PURPLE: ("purple", "#e3a3c6"),
+}
+"""What a colour is called, and what it is on a dark page."""
 STYLE = {
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
     "font.size": 9.5,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
@@ -30,8 +46,20 @@ def draw(folder: Path, table: dict, curves: dict) -> None:
     with pyplot.rc_context(STYLE):
         for name in DRAWN:
             figure = globals()[name](table, curves)
-            figure.savefig(folder / f"choosing_{name}.svg", metadata={"Date": None}, facecolor="white")
+            file = folder / f"choosing_{name}.svg"
+            figure.savefig(file, metadata={"Date": None})
+            file.write_text(themed(file.read_text(encoding="utf-8")), encoding="utf-8")
             pyplot.close(figure)
+
+
+def themed(svg: str) -> str:
+    """The same drawing with its colours as variables, which a dark page sets anew."""
+    for colour, (name, _) in COLOURS.items():
+        svg = re.sub(f"{colour}\\b", f"var(--{name})", svg, flags=re.IGNORECASE)
+    light = "".join(f"--{name}: {colour}; " for colour, (name, _) in COLOURS.items())
+    dark = "".join(f"--{name}: {colour}; " for name, colour in COLOURS.values())
+    rules = f":root {{ {light}fill: var(--ink) }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n"
+    return svg.replace("</style>", f"\n{rules}</style>", 1)
 
 
 def panels(count: int):

@@ -1,6 +1,7 @@
-"""What mkdocs does not do by itself: notebooks become pages, and docstrings that cite theory.md link to it.
+"""What mkdocs does not do by itself: notebooks become pages, formulas MathML, citations of theory.md links.
 
-A notebook is JSON with text, code and what the code printed or drew; no further package is needed to read it.
+A notebook is JSON with text, code and what the code printed or drew; no further package is needed to read it. MathML is
+drawn by the browser itself, without scripts or fonts.
 """
 
 import ast
@@ -10,8 +11,13 @@ import json
 import re
 from pathlib import Path
 
+from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
+FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
+PRIME = re.compile(r"<msup>(<mi>.</mi>)<mi>&#x02032;</mi></msup>")
+"""Without a font for mathematics a superscript prime stands far above its letter."""
+TAG = re.compile(r"\\tag\{(.*)\}")
 FENCE = "````"
 """Longer than any fence inside a cell."""
 
@@ -35,10 +41,24 @@ def on_page_markdown(markdown, page, **_):
 
 
 def on_page_content(html, page, **_):
-    """Docstrings say `theory.md (B)`; in the reference that is a link."""
+    """Formulas are typeset. Docstrings say `theory.md (B)`; in the reference that is a link to The mathematics."""
+    html = FORMULA.sub(lambda found: formula(found[2], display=found[1] == "div"), html)
     if not page.file.src_uri.startswith("api/"):
         return html
-    return re.sub(r"(?<![/>])theory\.md(?![\w<\"])", '<a href="../theory.html">theory.md</a>', html)
+    return re.sub(r"(?<![/>])theory\.md(?![\w<\"])", '<a href="../theory.html">The mathematics</a>', html)
+
+
+def formula(latex, display):
+    """A formula, \\(…\\) or \\[…\\], as MathML; \\tag{F} becomes (F) at the right margin."""
+    latex = html.unescape(latex)[2:-2].strip()
+    tag = TAG.search(latex)
+    math = convert(TAG.sub("", latex), display="block" if display else "inline")
+    math = math.replace("<mi>log</mi>", '<mo lspace="0.17em" rspace="0.17em">log</mo>')  # as LaTeX spaces it
+    math = PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">&#x2b9;</mo></mrow>', math)
+    if not display:
+        return math
+    label = f'<span class="tag">({tag[1]})</span>' if tag else ""
+    return f'<div class="formula"><div>{math}</div>{label}</div>'
 
 
 def keys(file):

@@ -1,7 +1,10 @@
-r"""Prompts: texts with holes. `[MASK]` is a hole of one token, `[MASK:5]` of five; `\[MASK]` is that very text."""
+r"""Prompts: texts with holes. `[MASK]` is a hole of one token, `[MASK:5]` of five, `[MASK:3 words]` and
+`[MASK:12 chars]` of about as many tokens as that takes; `\[MASK]` is the text itself.
+"""
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +15,55 @@ from torch import Tensor
 from .generation import HOLE
 
 MARK = re.compile(r"(\\*)\[MASK(?::([^\]]*))?\]")
+COUNT = re.compile(r"([0-9]{1,8})(?: ?(token|word|char|character)s?)?")
 MOST = 1 << 20
 """Tokens of a hole; far beyond use, and far below what memory holds."""
+ENOUGH = 40
+"""Characters of a prompt from which on its own text shows how many tokens a word or a character takes."""
+SAMPLE = (
+    "It was late in the day when she came home and the house was quiet. On the table lay a letter "
+    "with her name on it, written by a hand that she did not know."
+)
+"""Plain English, measured in place of a prompt that is too short."""
 
 
-def prompt(text: str, tokenizer: Any) -> Int[Tensor, " L"]:
-    """The tokens of a text, with HOLE where it has holes; what stands between two holes is encoded by itself."""
+@dataclass(frozen=True)
+class Hole:
+    """A hole as it was written: how many tokens, words or chars, and the mark for messages."""
+
+    count: int
+    unit: str
+    mark: str
+
+
+def prompt(text: str, tokenizer: Any, length: int | None = None) -> Int[Tensor, " L"]:
+    """The tokens of a text, with HOLE where it has holes. The text between two holes is encoded separately.
+
+    Where the tokenizer attaches the blank before a word to the word (`tokenizer.attaches_blanks`: BPE as GPT-2's), one
+    blank before a hole belongs to the hole: "upon a [MASK:1]," can become "upon a time,", since " time" is one token.
+
+    A hole in words or chars has as many tokens as these take on average in the text of the prompt itself, or in a plain
+    English text if the prompt has fewer than 40 characters; at least one for each word. With one token per
+    character, chars are exact.
+
+    With `length` the prompt is continued by holes to this number of tokens.
+    """
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("a prompt is a text in UTF-8; this one holds other bytes")
+        raise ValueError("a prompt must be valid UTF-8; this one contains other bytes")
+    parts = _parts(text)
+    own = " ".join(part for part in parts if isinstance(part, str)).strip()
+    sample = own if len(own) >= ENOUGH else SAMPLE
     tokens: list[int] = []
-    for part in _parts(text):
-        tokens += [HOLE] * part if isinstance(part, int) else tokenizer.encode(part)
+    for i, part in enumerate(parts):
+        if isinstance(part, Hole):
+            tokens += [HOLE] * _size(part, sample, tokenizer)
+            continue
+        hole_follows = i + 1 < len(parts) or length is not None  # two texts are never neighbours
+        tokens += tokenizer.encode(part.removesuffix(" ") if hole_follows and tokenizer.attaches_blanks else part)
+    if length is not None:
+        if len(tokens) > length:
+            raise ValueError(f"the prompt has {len(tokens)} tokens, more than length={length}")
+        tokens += [HOLE] * (length - len(tokens))
     return torch.tensor(tokens, dtype=torch.int64)
 
 
@@ -42,28 +83,45 @@ def read(file: Path) -> list[str]:
     return [_from_json(line, f"{file}, line {number}") for number, line in numbered]
 
 
-def _parts(text: str) -> list[str | int]:
-    """Texts and the sizes of holes, in their order. Before a mark, two backslashes stand for one."""
-    parts: list[str | int] = [""]
+def _parts(text: str) -> list[str | Hole]:
+    """Texts and holes, in their order. Before a mark, two backslashes stand for one."""
+    parts: list[str | Hole] = [""]
     end = 0
     for mark in MARK.finditer(text):
         slashes = len(mark[1])
         before = text[end : mark.start()] + "\\" * (slashes // 2)
         end = mark.end()
-        spelled = slashes % 2 == 1
-        parts[-1] = f"{parts[-1]}{before}{mark[0][slashes:] if spelled else ''}"
-        if not spelled:
-            parts += [_size(mark[0][slashes:], mark[2]), ""]
+        escaped = slashes % 2 == 1
+        parts[-1] = f"{parts[-1]}{before}{mark[0][slashes:] if escaped else ''}"
+        if not escaped:
+            parts += [_hole(mark[0][slashes:], mark[2]), ""]
     parts[-1] = f"{parts[-1]}{text[end:]}"
     return [part for part in parts if part != ""]
 
 
-def _size(mark: str, count: str | None) -> int:
-    if count is None:
-        return 1
-    if not (count.isascii() and count.isdigit() and len(count) < 9 and 1 <= int(count) <= MOST):
-        raise ValueError(f"{mark} is no hole: write e.g. [MASK:5] for five tokens, or \\{mark} for the text itself")
-    return int(count)
+def _hole(mark: str, written: str | None) -> Hole:
+    if written is None:
+        return Hole(1, "token", mark)
+    count = COUNT.fullmatch(written)
+    if count is None or not 1 <= int(count[1]) <= MOST:
+        raise ValueError(
+            f"{mark} is not a hole: write e.g. [MASK:5] for five tokens, [MASK:3 words] or [MASK:12 chars],\n"
+            f"or \\{mark} for the text itself"
+        )
+    return Hole(int(count[1]), count[2] or "token", mark)
+
+
+def _size(hole: Hole, sample: str, tokenizer: Any) -> int:
+    """Tokens of a hole: as written, or what so many words or chars take in the sample."""
+    if hole.unit == "token":
+        return hole.count
+    if hole.unit == "word":
+        size = max(hole.count, round(hole.count * tokenizer.count(sample) / len(sample.split())))
+    else:
+        size = max(1, round(hole.count * tokenizer.count(sample) / len(sample)))
+    if size > MOST:
+        raise ValueError(f"{hole.mark} takes about {size:,} tokens; a hole has at most {MOST:,}: write a smaller one")
+    return size
 
 
 def _from_json(line: str, where: str) -> str:

@@ -34,8 +34,12 @@ def infill(
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
-    r"""Fill the holes of a prompt: \[MASK] is one token, \[MASK:5] are five; what you wrote stays as it is.
+    r"""Fill the holes of a prompt: \[MASK] is one token, \[MASK:5] are five; your words stay as they are.
 
+    \[MASK:3 words] and \[MASK:12 chars] are as many tokens as these take on
+    average: chars are exact for tokens=char, the others approximate. Where a
+    token holds a word with the blank before it (gpt2, bpe:N), the blank before
+    a hole belongs to the hole: "upon a \[MASK]," can become "upon a time,".
     A prompt without holes is continued. Settings: those of `hopflow sample`,
     with n=1 for each prompt, and
     prompts=FILE (a .txt with one on each line, or a .jsonl with "prompt")
@@ -84,8 +88,6 @@ def _all(texts: list[str], file: str | None) -> list[str]:
 
 def _prompt(text: str, number: int, network: saved.Saved, asked: int | None, whole: Callable[[], int]) -> "Tensor":
     """The prompt's tokens, continued by holes where it has none or where a length is asked for."""
-    import torch
-
     from ..generation import HOLE
     from ..prompts import prompt
 
@@ -101,7 +103,7 @@ def _prompt(text: str, number: int, network: saved.Saved, asked: int | None, who
         raise ValueError(f"prompt {number} has {len(tokens)} tokens, {limit}: shorten it, or say length={len(tokens)}")
     if holes and not asked:
         return tokens
-    length = whole()
-    if len(tokens) == length and not holes:
-        raise ValueError(f"prompt {number} has no hole and fills all {length} tokens: there is nothing to draw")
-    return torch.cat([tokens, torch.full((length - len(tokens),), HOLE)])
+    tokens = prompt(text, network.tokenizer, length=whole())
+    if not (tokens == HOLE).any():
+        raise ValueError(f"prompt {number} has no hole and fills all {whole()} tokens: there is nothing to draw")
+    return tokens

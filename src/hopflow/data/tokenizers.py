@@ -24,6 +24,7 @@ END_NAMES = (END, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # what tokenizer
 LARGEST = 1 << 24  # ids; a file that claims more is damaged or hostile
 WINDOW = 128  # characters on each side of a cut that decide whether it is safe
 TRIES = 16
+BLANKS = (" ", "Ġ", "▁")  # how vocabularies write a blank: as it is, byte-level, Metaspace
 
 
 class Tokenizer(ABC):
@@ -31,6 +32,11 @@ class Tokenizer(ABC):
 
     name: str
     end: int | None
+
+    @property
+    def attaches_blanks(self) -> bool:
+        """Whether a word and the blank before it can be one token, as " time" is for GPT-2."""
+        return False
 
     @property
     @abstractmethod
@@ -57,6 +63,10 @@ class Tokenizer(ABC):
 
     def encode(self, text: str) -> list[int]:
         return self.encode_all([text])[0].tolist()
+
+    def count(self, text: str) -> int:
+        """The number of tokens of a text."""
+        return len(self.encode(text))
 
     @property
     def sha256(self) -> str:
@@ -120,6 +130,9 @@ class Characters(Tokenizer):
             )
         return ids.astype(np.uint32)
 
+    def count(self, text: str) -> int:
+        return len(text)  # also of a text with characters that it does not know
+
     def decode(self, ids: Sequence[int]) -> str:
         self._check(ids)
         return "".join(self.symbols[i] if i < len(self.symbols) else END for i in ids)
@@ -139,6 +152,9 @@ class Morse(Characters):
 
     def encode_all(self, texts: Sequence[str]) -> list[Ids]:
         return super().encode_all([to_morse(text) for text in texts])
+
+    def count(self, text: str) -> int:
+        return len(to_morse(text))
 
 
 @dataclass(frozen=True)
@@ -205,6 +221,13 @@ class Subwords(Tokenizer):
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
         return self._engine.get_vocab(with_added_tokens=True)
+
+    @cached_property
+    def attaches_blanks(self) -> bool:
+        return any(
+            len(token) > 1 and token[0] in BLANKS and token[1] not in BLANKS and not token[1].isspace()
+            for token in self._vocabulary
+        )
 
     @cached_property
     def _own_size(self) -> int:
