@@ -157,6 +157,8 @@ def test_words_and_chars_take_the_tokens_that_they_take_in_the_prompt(subwords):
     text = "Once upon a time there was a hen Once upon a time there was a hut"  # 16 words, each a token
     assert len(subwords.encode(text)) < 20
     assert prompt(f"{text} [MASK:8 words]", subwords).tolist().count(HOLE) == 8
+    # blanks around holes are not words
+    assert prompt("Once upon a [MASK] there was [MASK] " * 3 + "[MASK:8 words]", subwords).tolist().count(HOLE) == 6 + 8
     rare = " ".join(["zyx"] * 12)
     assert prompt(f"{rare} [MASK:8 words]", subwords).tolist().count(HOLE) == pytest.approx(8 * 4, abs=2)
     assert prompt("миру мир " * 8 + "[MASK:10 chars]", Bytes()).tolist().count(HOLE) == round(10 * 126 / 71)

@@ -51,7 +51,7 @@ def prompt(text: str, tokenizer: Any, length: int | None = None) -> Int[Tensor, 
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("a prompt must be valid UTF-8; this one contains other bytes")
     parts = _parts(text)
-    own = " ".join(part for part in parts if isinstance(part, str)).strip()
+    own = " ".join(word for part in parts if isinstance(part, str) for word in part.split())
     sample = own if len(own) >= ENOUGH else SAMPLE
     tokens: list[int] = []
     for i, part in enumerate(parts):
