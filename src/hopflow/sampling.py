@@ -311,9 +311,10 @@ class _Wave:
         return self.run.reader.read(tokens, clock, unprompted, labels)
 
     def _log_p(self, logits: Float[Tensor, "m Vd"], xt: Int[Tensor, " m"], e: Events) -> Float[Tensor, "m Vd"]:
-        log_p = self.run.flow.prediction.log_probs(logits, xt, e.rest, self.run.flow.source)
+        """log P of the filtered context: the filter comes before the evidence of xt.  theory.md §6"""
+        log_p = self.run.flow.prediction.log_probs(self.run.filter(logits), xt, e.rest, self.run.flow.source)
         self.sound &= ~torch.isnan(log_p[:, 0]).any()  # one NaN makes the whole row NaN
-        return self.run.filter(log_p)
+        return log_p
 
     def _redrawn(self, read: Reading, at: Tensor, before: Tensor, e: Events) -> Tensor:
         """Tokens of the prediction."""
