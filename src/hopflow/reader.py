@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -54,9 +54,7 @@ class Reader:
     and for a prompt noise in its place. Logits are then dropped + g·(given - dropped).
     """
 
-    def __init__(
-        self, model: Network, vocab: Vocab, guidance: float = 1.0, compile: bool | Literal["auto"] = False
-    ) -> None:
+    def __init__(self, model: Network, vocab: Vocab, guidance: float = 1.0, compile: bool | str = False) -> None:
         if not math.isfinite(guidance):
             raise ValueError(f"guidance is a factor, 1 for none; got {guidance}")
         if compile not in (True, False, "auto"):

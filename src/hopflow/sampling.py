@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import count
 from numbers import Integral
-from typing import Literal, TypedDict, Unpack, cast
+from typing import TypedDict, Unpack, cast
 
 import numpy as np
 import torch
@@ -64,9 +64,9 @@ class How(TypedDict, total=False):
     """Sequences that the network sees at once."""
     precision: str
     """auto, float32 or bf16: what the network computes in, up to its head. `auto` is bf16 on a GPU that has it."""
-    compile: bool | Literal["auto"]
-    """Compile the network first, once per length. `auto` does so on a GPU if thousands of calls lie ahead. Of a ninth
-    length in one process torch compiles nothing more, and warns."""
+    compile: bool | str
+    """True, False or auto: compile the network first, once per length. `auto` does so on a GPU if thousands of calls
+    lie ahead. Of a ninth length in one process torch compiles nothing more, and warns."""
     draw: Callable[[Tensor, Tensor], Tensor]
     """How a token is drawn from log-probabilities and a uniform number; `gumbel32` is what most code does."""
     device: torch.device | str
