@@ -30,9 +30,8 @@ def plain_loop(
     changes = torch.zeros_like(xt)
     for step in range(steps):
         left = rest[step].expand(xt.shape)
-        logits = network(xt, t[step].expand(n))
-        log_p = flow.prediction.log_probs(logits, xt, left, flow.source).flatten(0, 1)
-        log_p = narrowed(log_p).unflatten(0, xt.shape)
+        logits = narrowed(network(xt, t[step].expand(n)).flatten(0, 1)).unflatten(0, xt.shape)
+        log_p = flow.prediction.log_probs(logits, xt, left, flow.source)
         p = torch.cat([log_p.exp(), torch.zeros(*xt.shape, flow.vocab.masks)], -1).double()
         rho, _ = still_noise(1 - left, left, flow.source.probs(xt, torch.float64))
         accept = 1 - rho * p.gather(-1, xt[..., None])[..., 0]

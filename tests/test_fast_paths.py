@@ -300,13 +300,17 @@ def test_sequences_of_a_compiled_network_are_those_of_one_that_is_not():
     vocab = hf.Vocab(50, 1)
     model = toys.awake(hf.Transformer(vocab, hf.Size(layers=2, width=64, heads=2), dropout=0.5)).cuda().train()
     flow, prompts = hf.Flow(hf.Mask(vocab)), [torch.full((length,), -1) for length in [12] * 40 + [9] * 10]
-    one, other = (hf.infill(model, flow, prompts, steps=40, batch=16, seed=1, compile=c) for c in (False, True))
+
+    def drawn(**how):
+        return [hf.infill(model, flow, prompts, batch=16, seed=1, compile=c, **how) for c in (False, True)]
+
+    one, other = drawn(steps=40, precision="float32")
     assert torch.equal(one.calls, other.calls)
     assert float((one.tokens == other.tokens).double().mean()) > 0.97
-    one, other = (hf.infill(model, flow, prompts, steps=1, batch=16, seed=1, compile=c) for c in (False, True))
+    one, other = drawn(steps=1, precision="float32")
     assert float((one.tokens == other.tokens).double().mean()) > 0.97
-    with torch.autocast("cuda", torch.bfloat16):
-        one, other = (hf.infill(model, flow, prompts, steps=40, batch=16, seed=1, compile=c) for c in (False, True))
+    one, other = drawn(steps=40)
+    assert one.precision == other.precision == "bf16"
     assert float((one.tokens == other.tokens).double().mean()) > 0.8
     assert model.training
     with torch.no_grad():

@@ -29,6 +29,8 @@ LAYERS = (
         "gpu",
         "products",
         "linear_rows",
+        "heads",
+        "precision",
         "triton_rows",
         "triton_table",
     ),

@@ -668,7 +668,7 @@ def test_masks_are_as_wide_as_what_they_become(generation):
 @pytest.mark.parametrize(("seen", "printed"), [(True, ""), (False, "hi\n")])
 def test_what_a_terminal_has_shown_is_not_printed_again(monkeypatch, capsys, home, seen, printed):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    how = {"sampler": "by hand", "seed": 0}
+    how = {"sampler": "by hand", "seed": 0, "dtype": "float32"}
     drawing.deliver(Drawn(["hi"], [[1]], {}, how, saved.read(str(home / "masks")), 1.0, [0], 1), None, None, seen)
     assert capsys.readouterr().out == printed
 

@@ -6,7 +6,8 @@ coupled_bound is the exception.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -17,10 +18,13 @@ from .couplings import Coupling, Independent
 from .draws import Count, Draw, Draws, Forced
 from .estimate import Estimate
 from .flow import Flow
+from .heads import Head, head_of
 from .integrals import Ending, Integral, LastStep, LiteralSecond, Precise, Proposal, Rates, Steps
-from .network import Network, clock_dtype, resting
+from .network import Network, clock_dtype, has_head, resting
 from .paths import PathSample
+from .precision import computing
 from .predictions import Evidence
+from .reader import batch_size
 from .schedules import Positional
 from .scores import Scores
 from .sources import Source
@@ -42,8 +46,9 @@ def nll_bound(
     by: Draws | None = None,
     unigram: Float[Tensor, " Vd"] | None = None,
     seed: int = 0,
-    batch: int = 64,
+    batch: int | None = None,
     characters: float | None = None,
+    precision: str = "auto",
 ) -> Estimate:
     """An upper bound on -log p_θ(x1), where p_θ is the law of samples drawn with this η.
 
@@ -53,6 +58,10 @@ def nll_bound(
     `draws` is the number of points per sequence, in two or more replicates that the error comes from; there are 16
     replicates in all, so that one sequence alone gets 16. `by` is how points are drawn. `unigram`, the token counts or
     frequencies, is one more control variate for b1. `characters` of a sequence, on average, give bits per character.
+
+    `batch` is the number of sequences per network call, as many as suit the device unless given; it changes nothing
+    else. `precision` is what the network computes in, up to its head, which runs in float32: `auto` is bf16 on a GPU
+    that has it, as in `generate`. The estimate's `dtype` says which it was.
     """
     eta_at(eta, torch.zeros(1))
     if not 0 <= end < 1:
@@ -79,7 +88,7 @@ def nll_bound(
     if end > 0:
         parts.append((LastStep(flow.schedule, end), Forced(noise=0.0, grade=1.0)))
     name = "bn" if steps is not None else "b_eta" if callable(eta) else f"b{eta:g}"
-    run = _Run(model, flow, draws, seed, batch, unigram)
+    run = _Run(model, flow, draws, seed, batch, unigram, precision)
     return run.estimate(x1, parts, quantity=name, eta=eta, is_bound=True, characters=characters)
 
 
@@ -90,8 +99,9 @@ def kappa_bound(
     *,
     draws: int = 16,
     seed: int = 0,
-    batch: int = 64,
+    batch: int | None = None,
     characters: float | None = None,
+    precision: str = "auto",
 ) -> Estimate:
     """`bk`: another bound for the few-hops sampler (η = 0), for a full-support source.  theory.md (B_κ)
 
@@ -104,7 +114,7 @@ def kappa_bound(
         )
     if not flow.prediction.settles(flow.source):
         raise ValueError(f"B_κ is infinite under {type(flow.prediction).__name__}; it needs prediction=Evidence().")
-    run = _Run(model, flow, draws, seed, batch)
+    run = _Run(model, flow, draws, seed, batch, precision=precision)
     parts: list[tuple[Integral, Draws]] = [(Proposal(flow.schedule), Forced())]
     start = proposal_start(flow.source, x1).sum(1)
     return run.estimate(x1, parts, start, quantity="bk", eta=0.0, is_bound=True, characters=characters)
@@ -126,15 +136,16 @@ def coupled_bound(
     minibatch: int = 64,
     draws: int = 16,
     seed: int = 0,
-    batch: int = 64,
+    batch: int | None = None,
     embedding: Float[Tensor, "V D"] | None = None,
     characters: float | None = None,
+    precision: str = "auto",
 ) -> Estimate:
     """`coupled_info`: B_0 with x0 paired by a coupling, plus the information of the pairing, which makes it a bound.
 
     theory.md §4
     """
-    run = _Run(model, flow, draws, seed, batch)
+    run = _Run(model, flow, draws, seed, batch, precision=precision)
     return run.coupled(x1, coupling, minibatch, embedding, with_information=True, characters=characters)
 
 
@@ -147,17 +158,25 @@ def coupled_number(
     minibatch: int = 64,
     draws: int = 16,
     seed: int = 0,
-    batch: int = 64,
+    batch: int | None = None,
     embedding: Float[Tensor, "V D"] | None = None,
     characters: float | None = None,
+    precision: str = "auto",
 ) -> Estimate:
     """`coupled`: the paper's number for models trained with OT, Alg. 2 [alg1] on coupled pairs. It is *not* a bound."""
-    run = _Run(model, flow, draws, seed, batch)
+    run = _Run(model, flow, draws, seed, batch, precision=precision)
     return run.coupled(x1, coupling, minibatch, embedding, with_information=False, characters=characters)
 
 
 def literal_second_bound(
-    model: Network, flow: Flow, x1: Int[Tensor, "n L"], *, draws: int = 16, seed: int = 0, batch: int = 64
+    model: Network,
+    flow: Flow,
+    x1: Int[Tensor, "n L"],
+    *,
+    draws: int = 16,
+    seed: int = 0,
+    batch: int | None = None,
+    precision: str = "auto",
 ) -> Estimate:
     """The paper's second bound to the letter, Alg. 3 [alg2], for the single mask: there its mean is the first's."""
     if not (flow.source.disjoint and float(flow.source.token_probs().max()) == 1):
@@ -169,7 +188,7 @@ def literal_second_bound(
         raise ValueError(
             f"the second bound is infinite under {type(flow.prediction).__name__}; use Carry() or Evidence()."
         )
-    run = _Run(model, flow, draws, seed, batch)
+    run = _Run(model, flow, draws, seed, batch, precision=precision)
     parts: list[tuple[Integral, Draws]] = [(LiteralSecond(flow.schedule), Forced(noise=0.4, data=0.4, grade=1.0))]
     return run.estimate(x1, parts, quantity="literal_second", eta=0.0, is_bound=True)
 
@@ -183,8 +202,9 @@ def precise_perplexity(
     by: Draws | None = None,
     unigram: Float[Tensor, " Vd"] | None = None,
     seed: int = 0,
-    batch: int = 64,
+    batch: int | None = None,
     characters: float | None = None,
+    precision: str = "auto",
 ) -> Estimate:
     """`precise`: -log p_θ(x1) at η = 0, with the ratios of p_θ that the network implies in place of the true ones.
 
@@ -197,7 +217,7 @@ def precise_perplexity(
             f"the precise perplexity is infinite under {type(flow.prediction).__name__} with "
             f"{type(flow.source).__name__}, as b0 is; it needs prediction=Evidence()."
         )
-    run = _Run(model, flow, draws, seed, batch, unigram)
+    run = _Run(model, flow, draws, seed, batch, unigram, precision)
     parts: list[tuple[Integral, Draws]] = [(Precise(flow.schedule), _chosen(by, flow, countable=_countable(flow)))]
     return run.estimate(x1, parts, quantity="precise", eta=0.0, is_bound=False, characters=characters)
 
@@ -225,15 +245,16 @@ class _Run:
     flow: Flow
     draws: int
     seed: int
-    batch: int
+    batch: int | None
     unigram: Tensor | None = None
+    precision: str = "auto"
     dtype: str = ""
-    """What the logits came in."""
+    """What the network computed in; of a plain function, what its logits came in."""
 
     def __post_init__(self) -> None:
         if self.draws < 2:
             raise ValueError(f"an error needs at least draws=2 points per sequence; got {self.draws}")
-        if self.batch < 1:
+        if self.batch is not None and self.batch < 1:
             raise ValueError(f"batch is the number of sequences per network call, at least 1; got {self.batch}")
         if self.unigram is not None and not bool((self.unigram > 0).all()):
             raise ValueError("the unigram control variate needs positive frequencies; add 1 to every count")
@@ -328,11 +349,12 @@ class _Run:
         generator: torch.Generator,
     ) -> tuple[Float[Tensor, "n R S"], Float[Tensor, "n R S C"]]:
         n, replicates, strata = shape
+        batch = self._rows_per_call(x1)
         at = by.strata(n * replicates, strata, generator)
         draw = by.draw(integral.clock, at.u.flatten(), x1.shape[1], generator).counted(at.weight.repeat(n * replicates))
         pieces = [
             self._values(integral, draw.rows(piece), x0[piece].to(x1.device), x1[piece])
-            for piece in (slice(i, i + self.batch) for i in range(0, len(x1), self.batch))
+            for piece in (slice(i, i + batch) for i in range(0, len(x1), batch))
         ]
         nats, *unigram = (torch.cat(column).view(*shape, -1) for column in zip(*pieces, strict=True))
         rows = x1.view(*shape, -1)[:, 0, 0]
@@ -350,10 +372,10 @@ class _Run:
     def _ending(self, integral: Integral, x1: Int[Tensor, "n L"]) -> Ending:
         """From one network call at xt = x1 for each sequence."""
         found = []
-        for rows in x1.split(self.batch):
+        for rows in x1.split(self._rows_per_call(x1)):
             t = torch.ones(len(rows), dtype=clock_dtype(self.model), device=rows.device)
             sample = PathSample(rows, rows, rows, t, torch.zeros_like(t)[:, None], torch.ones_like(t)[:, None])
-            found.append(integral.ending(self.flow.scores(self.model(rows, t), sample)))
+            found.append(integral.ending(self._scores(sample)))
         return Ending.joined(found)
 
     def _values(
@@ -362,11 +384,11 @@ class _Run:
         """The weighted integrand at each draw and position, and the sum of the unigram network's; one network call."""
         xt = torch.where(draw.noisy.to(x1.device), x0, x1)
         t = draw.point.t.to(clock_dtype(self.model)).to(x1.device)
-        logits = self.model(xt, t)
         point = draw.point.to(x1.device)
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        sample = PathSample(x0, x1, xt, t, point.rest.to(wide), point.speed.to(wide))
-        nats = integral.terms(self.flow.scores(logits, sample), point)
+        sample = PathSample(x0, x1, xt, t, point.rest, point.speed)
+        scores = self._scores(sample)
+        sample = scores.sample
+        nats = integral.terms(scores, point)
         if bool(torch.isnan(nats).any()):
             raise ValueError("the network gave NaN: no number can be reported; look at its weights and its inputs")
         columns = [nats]
@@ -375,8 +397,31 @@ class _Run:
             nothing = torch.zeros(*xt.shape, 1, device=xt.device)
             control = Scores.from_head(nothing, lambda f: law.expand(len(f), -1), sample, Evidence(), self.flow.source)
             columns.append(integral.terms(control, point).sum(1, keepdim=True))
-        self.dtype = str(logits.dtype).removeprefix("torch.")
         return [column.cpu().double() * draw.weight[:, None] for column in columns]
+
+    def _scores(self, sample: PathSample) -> Scores:
+        """What the network says of this sample, whose times come in the type of the logits, at least in float32.
+
+        A head runs in float32 where its weights do, and only at positions that may move.
+        """
+        with computing(self.model, sample.xt.device, self.precision) as self.dtype:
+            if has_head(self.model):
+                return self.flow.ask(self.model, self._timed(sample, clock_dtype(self.model)), head=self._head)
+            logits = self.model(sample.xt, sample.t)
+        if self.dtype == "unknown":
+            self.dtype = str(logits.dtype).removeprefix("torch.")
+        return self.flow.scores(logits, self._timed(sample, torch.promote_types(logits.dtype, torch.float32)))
+
+    @staticmethod
+    def _timed(sample: PathSample, dtype: torch.dtype) -> PathSample:
+        return replace(sample, rest=sample.rest.to(dtype), dk=sample.dk.to(dtype))
+
+    def _rows_per_call(self, x1: Int[Tensor, "N L"]) -> int:
+        return self.batch or batch_size(self.model, self.flow.vocab, x1.shape[1], x1.device)
+
+    @cached_property
+    def _head(self) -> Head:
+        return head_of(self.model, self.flow.vocab)
 
     def _layout(self, units: int) -> tuple[int, int]:
         """Replicates and strata: an error under stratified times needs replicates, in all at least 16."""

@@ -39,7 +39,8 @@ class Estimate:
     """Network calls per sequence."""
     coupling: str = "Independent"
     dtype: str = "float32"
-    """What the network's logits came in."""
+    """What the network computed in, up to its head: `bf16` on a GPU unless asked otherwise, else the type of its
+    weights; of a plain function, the type of its logits. A head of float32 weights runs in float32 in any case."""
     freedom: int = 0
     """Degrees of freedom of `stderr`."""
     characters: float | None = None

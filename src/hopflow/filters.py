@@ -1,4 +1,4 @@
-"""Filter: what is left of a prediction before a token is drawn from it."""
+"""Filter: temperature, top-k, top-p and min-p on the logits of a network."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Filter:
-    """Sharpen by temperature first, then keep the likeliest tokens only; as it stands it changes nothing.
+    """Sharpen by temperature first, then keep the likeliest tokens only; by default it changes nothing.
+
+    It acts on what a network says of the context, before a prediction adds the evidence of xt: after it, temperature
+    would sharpen "this token stays" as well, and keep source noise.  theory.md §6
 
     `top_k` keeps so many; `top_p` as few as have this probability together; `min_p` those with at least this part of
     the likeliest one's probability. At temperature 0 the likeliest token is left, the first one of equals.
@@ -33,16 +36,20 @@ class Filter:
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p is a part of the largest probability, in [0, 1]; got {self.min_p}")
 
-    def __call__(self, log_p: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-        """Normalised log-probabilities to normalised ones; what is left out gets -inf."""
+    def __call__(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
+        """Logits to normalised log-probabilities, at least in float32; what is left out gets -inf.
+
+        The default filter returns the logits as they are. A row with NaN becomes NaN.
+        """
         if self == Filter():
-            return log_p
+            return logits
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        largest = logits.amax(1, keepdim=True)
         if self.temperature == 0:
-            only = torch.full_like(log_p, -torch.inf)
-            return only.scatter(1, log_p.argmax(1, keepdim=True), 0.0)
-        if self.temperature != 1:
-            # from the largest down: divided by 1e-39 even its logarithm would be infinite
-            log_p = ((log_p - log_p.amax(1, keepdim=True)) / self.temperature).log_softmax(1)
+            only = torch.full_like(logits, -torch.inf).scatter(1, logits.argmax(1, keepdim=True), 0.0)
+            return torch.where(largest.isnan(), torch.nan, only)
+        # from the largest down: divided by 1e-39 even its logarithm would be infinite
+        log_p = ((logits - largest) / self.temperature).log_softmax(1)
         for keep in (self._ranked, self._massive, self._near):
             kept = keep(log_p)
             log_p = log_p if kept is None else log_p.masked_fill(~kept, -torch.inf).log_softmax(1)

@@ -1,5 +1,6 @@
 """A flow: the parts that say what is learned. Frozen, plain data, storable."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -53,10 +54,16 @@ class Flow:
         return Scores.from_logits(logits, sample, self.prediction, self.source)
 
     def ask(
-        self, model: Network, sample: PathSample, *, body: Network | None = None, count: int | None = None
+        self,
+        model: Network,
+        sample: PathSample,
+        *,
+        body: Network | None = None,
+        count: int | None = None,
+        head: Callable[[Tensor], Tensor] | None = None,
     ) -> Scores:
         """What a network says of this sample (`Scores.from_network`)."""
-        return Scores.from_network(model, sample, self.prediction, self.source, body=body, count=count)
+        return Scores.from_network(model, sample, self.prediction, self.source, body=body, count=count, head=head)
 
     def loss(self, logits: Float[Tensor, "B L Vd"], sample: PathSample) -> Float[Tensor, " B"]:
         """Nats of each sequence under this flow's objective."""

@@ -53,6 +53,8 @@ class Generation:
     draw: str
     """How tokens were drawn: `categorical`, of float64 quality, or what was asked for instead."""
     hops: Hops | None = None
+    precision: str = "unknown"
+    """What the network computed in, up to its head: bf16, or the type of its weights; `unknown` of a plain function."""
 
     @property
     def steps(self) -> int | None:

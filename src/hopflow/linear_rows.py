@@ -79,6 +79,16 @@ class WideHead:
         tokens, sums = self._kernels.draw(*given)
         return tokens, ~torch.isnan(sums).any()
 
+    def three(
+        self, features: Float[Tensor, "n D"], xt: Int[Tensor, " n"], x1: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n 3"] | None:
+        """As `scores._three` of the logits, in one pass over them; None where that has no kernel, or there is none."""
+        if self._kernels is None or not len(features):
+            return None
+        xt = torch.where(xt < self._count, xt, BEYOND).int()
+        three: Tensor = self._kernels.forward(self._product(features), self._bias, xt, x1.int())
+        return three
+
     def _product(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n W"]:
         high, low = _halves(features.float())
         return _product(torch.cat([high, high, low], 1), self._weight.T)

@@ -70,6 +70,11 @@ def home(model: Network) -> torch.device:
     return next(model.parameters(), torch.empty(0)).device
 
 
+def has_head(model: Network) -> bool:
+    """Whether a network offers `features` and a `head`, so that the head can run where and how it is needed."""
+    return all(callable(getattr(model, name, None)) for name in ("features", "head"))
+
+
 def narrow(x: Tensor) -> torch.dtype | None:
     """The type that autocast calculates in where this tensor lies, if it is on; float64 it leaves alone."""
     kind = x.device.type

@@ -3,14 +3,17 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .gpu import WORKS
+from .heads import head_of
 from .linear_rows import WideHead
-from .network import Network, home, narrow, narrowed
+from .network import Network, has_head, home, narrow, narrowed
 from .replay import Replay
 from .vocab import Vocab
 
@@ -21,7 +24,16 @@ LOGITS = 1 << 14
 FEW = 4
 """Places of a sequence, on average, up to which a network is finished there alone: each reads all keys and values."""
 RECORDED = 3
-"""The call of a shape at which a compiled network is recorded: for fewer it does not pay."""
+"""The call of a shape at which a network on a GPU is recorded: for fewer it does not pay."""
+PAYS = 4096
+"""Calls on a GPU from which `auto` compiles: that takes most of a minute, and saves some milliseconds of each call."""
+
+
+def batch_size(model: Network, vocab: Vocab, length: int, device: torch.device) -> int:
+    """Sequences to show a network at once: many tokens, but where it gives full logits no more than memory holds."""
+    tokens = TOKENS if device.type == "cpu" else GPU_TOKENS
+    most = tokens if has_head(model) else min(tokens, tokens * LOGITS // vocab.data)
+    return max(1, most // length)
 
 
 @dataclass(frozen=True)
@@ -42,37 +54,41 @@ class Reader:
     and for a prompt noise in its place. Logits are then dropped + g·(given - dropped).
     """
 
-    def __init__(self, model: Network, vocab: Vocab, guidance: float = 1.0, compile: bool = False) -> None:
+    def __init__(self, model: Network, vocab: Vocab, guidance: float = 1.0, compile: bool | str = False) -> None:
         if not math.isfinite(guidance):
             raise ValueError(f"guidance is a factor, 1 for none; got {guidance}")
+        if compile not in (True, False, "auto"):
+            raise ValueError(f"compile must be True, False or 'auto'; got {compile!r}")
         self.model, self.vocab, self.guidance = model, vocab, guidance
         self.calls = 1 if guidance == 1 else 2
         """Network calls each time it is read."""
-        self._split = all(callable(getattr(model, name, None)) for name in ("features", "head"))
-        body: Any = getattr(model, "features", None) if self._split else model
+        self._gpu = home(model).type == "cuda"
+        self._split = has_head(model)
         self._halves = cast(Any, model)
         self._in_two = self._split and hasattr(model, "in_two") and self._halves.in_two()
-        if self._in_two:
-            dtype = narrow(next(self._halves.parameters(), torch.empty(0)))
-            if compile and dtype is not None and home(model).type == "cuda":
-                self._halves = narrowed(self._halves, dtype).eval()
-            body = self._halves.begin
-        self._body: Any = torch.compile(body, dynamic=False) if compile else body
-        head: Any = getattr(model, "head", None)
-        self._head = head
-        if self._split and WideHead.suits(head):
-            vocab.check_outputs(head.out_features)
-            self._head = WideHead(head)
-        self._compiled = compile
+        self._records = self._gpu and self._in_two
+        """Calls of one shape are started as one: what a host needs for the kernels is longer than a GPU needs."""
+        if self._records and (dtype := narrow(next(self._halves.parameters(), torch.empty(0)))) is not None:
+            self._halves = narrowed(self._halves, dtype).eval()
+        self._body: Any = self._halves.begin if self._in_two else self._halves.features if self._split else model
+        self._head = head_of(model, vocab) if self._split else None
+        self._asked, self._compiled = compile, compile is True
         self._most: dict[int, int] = {}
         self._replay: Replay[Any] | None = None
         self._shape, self._seen = torch.Size(), 0
 
+    def expect(self, calls: int) -> None:
+        """So many calls of one length lie ahead: whether `auto` compiles for them."""
+        self._compiled = self._asked is True or (self._asked == "auto" and self._gpu and WORKS and calls >= PAYS)
+        self._seen, self._replay = 0, None
+
+    @cached_property
+    def _compiled_body(self) -> Any:
+        return torch.compile(self._body, dynamic=False)
+
     def batch(self, length: int, device: torch.device) -> int:
-        """Sequences to show it at once: many tokens, but where it gives full logits no more than memory holds."""
-        tokens = TOKENS if device.type == "cpu" else GPU_TOKENS
-        most = tokens if self._split else min(tokens, tokens * LOGITS // self.vocab.data)
-        return max(1, most // length // self.calls)
+        """Sequences to show it at once."""
+        return max(1, batch_size(self.model, self.vocab, length, device) // self.calls)
 
     def read(
         self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"], dropped: Int[Tensor, "B L"], labels: Tensor | None
@@ -94,45 +110,39 @@ class Reader:
         return Reading(guided)
 
     def _rows(self, *inputs: Tensor) -> Reading:
-        model: Any = self.model
-        if self._compiled:  # for one number of rows: the last, smaller batches are filled up
+        if self._compiled or self._records:  # for one number of rows: the last, smaller batches are filled up
             count, length = inputs[0].shape
             self._most[length] = max(self._most.get(length, 0), count)
             missing = self._most[length] - count
             inputs = tuple(torch.cat([x, x[:1].expand(missing, *x.shape[1:])]) for x in inputs)
         if not self._split:
-            logits = self._body(*inputs)
+            logits = self._read(*inputs)
             self.vocab.check_logits(logits)
             return Reading(lambda row, position: logits[row, position])
-        read = self._read(*inputs)
+        read, head = self._read(*inputs), self._head
+        assert head is not None
         features = self._finished(read, len(inputs[0])) if self._in_two else lambda row, position: read[row, position]
 
         def rows(row: Tensor, position: Tensor) -> Tensor:
-            some = features(row, position)
-            weights = next(model.parameters(), some).dtype
-            # in the weights' own float type, also under autocast: bf16 logits keep three digits
-            with torch.autocast(some.device.type, enabled=False):
-                logits: Tensor = self._head(some.to(weights))
-            self.vocab.check_logits(logits)
-            return logits
+            return head(features(row, position))
 
-        head = self._head
         if not (isinstance(head, WideHead) and head.draws):
             return Reading(rows)
         return Reading(rows, lambda row, position, *how: head.draw(features(row, position), *how))
 
     def _read(self, *inputs: Tensor) -> Any:
         """Run the network, or what comes before its head; what it gives is of use until the next call."""
-        if not (self._compiled and self._in_two and inputs[0].device.type == "cuda"):
-            return self._body(*inputs)
+        body = self._compiled_body if self._compiled else self._body
+        if not self._records:
+            return body(*inputs)
         shape = inputs[0].shape
         if self._shape != shape:
             self._shape, self._seen, self._replay = shape, 0, None
         self._seen += 1
         if self._seen < RECORDED:
-            return self._body(*inputs)
+            return body(*inputs)
         if self._replay is None:
-            self._replay = Replay(self._body, *inputs)
+            self._replay = Replay(body, *inputs)
         return self._replay(*inputs)
 
     def _finished(self, begun: Any, count: int) -> Callable[[Tensor, Tensor], Tensor]:

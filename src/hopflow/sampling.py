@@ -25,6 +25,7 @@ from .hints import did_you_mean
 from .later import Later
 from .network import Network, clock_dtype, home, resting
 from .noise import Noise
+from .precision import computing
 from .reader import Reader, Reading
 from .samplers import Euler, Events, Sampler
 from .turns import Indices, Turns
@@ -61,9 +62,11 @@ class How(TypedDict, total=False):
     seed: int
     batch: int
     """Sequences that the network sees at once."""
-    compile: bool
-    """Compile the network first, once per length: it pays from about a thousand calls of a large one on a GPU. Of a
-    ninth length in one process torch compiles nothing more, and warns."""
+    precision: str
+    """auto, float32 or bf16: what the network computes in, up to its head. `auto` is bf16 on a GPU that has it."""
+    compile: bool | str
+    """True, False or auto: compile the network first, once per length. `auto` does so on a GPU if thousands of calls
+    lie ahead. Of a ninth length in one process torch compiles nothing more, and warns."""
     draw: Callable[[Tensor, Tensor], Tensor]
     """How a token is drawn from log-probabilities and a uniform number; `gumbel32` is what most code does."""
     device: torch.device | str
@@ -75,7 +78,8 @@ class How(TypedDict, total=False):
 def generate(model: Network, flow: Flow, *, n: int, length: int, **how: Unpack[How]) -> Generation:
     """Draw n sequences, by default with 32 Euler steps and η = 0, which hops as seldom as the coupling allows.
 
-    Everything in `How` may be said; a seed means the same numbers on every device.
+    Everything in `How` may be said; a seed means the same numbers on every device. On a GPU the network runs in
+    bfloat16, its head and the draws in float32, unless `precision` or autocast of the caller says otherwise.
     """
     if not all(isinstance(number, Integral) and number >= 1 for number in (n, length)):
         raise ValueError(f"generate needs whole numbers, n ≥ 1 and length ≥ 1; got n={n!r}, length={length!r}")
@@ -92,17 +96,19 @@ def infill(
 
     Ctrl-C raises `Unfinished`, which holds the sequences that were through by then.
     """
-    run = _Run(model, flow, how, prompts)
-    try:
-        with resting(model):
+    chosen = _chosen(how)
+    device = _place(model, chosen.get("device"))
+    with resting(model), computing(model, device, chosen.get("precision", "auto")) as precision:
+        run = _Run(model, flow, chosen, prompts, device, precision)
+        try:
             for length in sorted(set(run.lengths.tolist())):
                 run.fill((run.lengths == length).nonzero()[:, 0])
-        return run.result()[0]
-    except KeyboardInterrupt:
-        drawn, rows = run.result()
-        if not len(rows):
-            raise
-        raise Unfinished(drawn, rows, len(run.lengths)) from None
+            return run.result()[0]
+        except KeyboardInterrupt:
+            drawn, rows = run.result()
+            if not len(rows):
+                raise
+            raise Unfinished(drawn, rows, len(run.lengths)) from None
 
 
 class Unfinished(KeyboardInterrupt):
@@ -139,8 +145,15 @@ def _place(model: Network, asked: torch.device | str | None) -> torch.device:
 class _Run:
     """What all waves share: the choices, the network, and the results so far."""
 
-    def __init__(self, model: Network, flow: Flow, keys: How, prompts: Sequence[Tensor] | Tensor) -> None:
-        how = _chosen(keys)
+    def __init__(
+        self,
+        model: Network,
+        flow: Flow,
+        how: How,
+        prompts: Sequence[Tensor] | Tensor,
+        device: torch.device,
+        precision: str,
+    ) -> None:
         if "steps" in how and "sampler" in how:
             raise ValueError(f"pass steps={how['steps']}, which means Euler, or sampler={how['sampler']}, not both")
         self.flow, self.eta, self.seed = flow, how.get("eta", 0.0), how.get("seed", 0)
@@ -149,8 +162,8 @@ class _Run:
         self.draw, self.batch = how.get("draw", categorical), how.get("batch")
         self.plain = self.draw is categorical and self.filter == Filter()
         """Tokens are drawn from the prediction as it is."""
-        self.device = _place(model, how.get("device"))
-        self.reader = Reader(model, flow.vocab, how.get("guidance", 1.0), how.get("compile", False))
+        self.device, self.precision = device, precision
+        self.reader = Reader(model, flow.vocab, how.get("guidance", 1.0), how.get("compile", "auto"))
         self.clock = clock_dtype(model)
         self.labels, self.keeps = how.get("labels"), how.get("trajectory", False)
         self.progress = how.get("progress", lambda done, count: None)
@@ -178,6 +191,8 @@ class _Run:
         for some in rows.split(WAVE * batch):
             # its events are drawn while a GPU still works on the wave before
             wave = _Wave(self, some, torch.stack([self.prompts[row] for row in some.tolist()]))
+            if some[0] == rows[0]:  # the first wave is like all of them
+                self.reader.expect(int(wave.turns.calls.mean() * len(rows) / min(batch, len(rows))))
             self._keep()
             wave.go(batch)
             self.done += len(some)
@@ -210,6 +225,7 @@ class _Run:
             filter=self.filter,
             draw=getattr(self.draw, "__name__", repr(self.draw)),
             hops=self._hops(rows) if self.keeps else None,
+            precision=self.precision,
         )
         return out, rows
 
@@ -311,9 +327,10 @@ class _Wave:
         return self.run.reader.read(tokens, clock, unprompted, labels)
 
     def _log_p(self, logits: Float[Tensor, "m Vd"], xt: Int[Tensor, " m"], e: Events) -> Float[Tensor, "m Vd"]:
-        log_p = self.run.flow.prediction.log_probs(logits, xt, e.rest, self.run.flow.source)
+        """log P of the filtered context: the filter comes before the evidence of xt.  theory.md §6"""
+        log_p = self.run.flow.prediction.log_probs(self.run.filter(logits), xt, e.rest, self.run.flow.source)
         self.sound &= ~torch.isnan(log_p[:, 0]).any()  # one NaN makes the whole row NaN
-        return self.run.filter(log_p)
+        return log_p
 
     def _redrawn(self, read: Reading, at: Tensor, before: Tensor, e: Events) -> Tensor:
         """Tokens of the prediction."""

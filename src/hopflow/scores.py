@@ -8,7 +8,7 @@ and makes the prediction's shift, which concerns xt alone, a scalar that is adde
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -51,27 +51,32 @@ class Scores:
         *,
         body: Network | None = None,
         count: int | None = None,
+        head: Callable[[Tensor], Tensor] | None = None,
     ) -> "Scores":
         """Ask the network; where it offers features and a head, the head runs only where xt is not certain to stay.
 
         `body` stands for `model.features`, such as a compiled one; `count` is the number of those places, if it is
-        known: to count them makes the host wait for a GPU.
+        known: to count them makes the host wait for a GPU. `head` stands for `model.head`, and runs on chunks of rows.
         """
-        head = getattr(model, "head", None)
+        own = getattr(model, "head", None)
         body = body or getattr(model, "features", None)
-        if not callable(head) or not callable(body):
+        if not callable(own) or not callable(body):
             return cls.from_logits(model(sample.xt, sample.t), sample, prediction, source)
         rows = _open_rows(sample, prediction, source, count)
         features = body(sample.xt, sample.t)
+        chunk = sample.xt.numel() if head is None else _rows(source.vocab.data, features)
 
         def over_rows(fn: Rows, *columns: Tensor) -> Tensor:
-            return cls.from_logits(head(features), sample, prediction, source).over_rows(fn, *columns)
+            if head is not None:
+                return cls.from_head(features, head, sample, prediction, source).over_rows(fn, *columns)
+            return cls.from_logits(own(features), sample, prediction, source).over_rows(fn, *columns)
 
         def at_open() -> Tensor:
             some, xt, x1 = (x.flatten(0, 1) for x in (features, sample.xt, sample.x1))
             if rows is not None:
                 some, xt, x1 = (x.index_select(0, rows) for x in (some, xt, x1))
-            three = _three_of(head, some, xt, x1, source)
+            pieces = zip(some.split(chunk), xt.split(chunk), x1.split(chunk), strict=True)
+            three = torch.cat([_three_of(head or own, *piece, source) for piece in pieces])
             if rows is not None:
                 three = three.new_zeros(sample.xt.numel(), 3).index_copy(0, rows, three)
             return three.unflatten(0, sample.xt.shape)
@@ -185,14 +190,17 @@ def _open_rows(
 
 
 def _three_of(head: Any, features: Tensor, xt: Tensor, x1: Tensor, source: Source) -> Float[Tensor, "n 3"]:
+    own = getattr(head, "three", None)
+    if own is not None and (three := own(features, xt, x1)) is not None:
+        return cast(Tensor, three)
     module = kernels(head, features)
     if module is not None:
         source.vocab.check_outputs(head.out_features)
         return linear_three(module, features, head, xt, x1)
     logits = head(features)
     source.vocab.check_logits(logits)
-    three: Tensor = _Rowwise.apply(_three, logits, xt, x1)
-    return three
+    rowwise: Tensor = _Rowwise.apply(_three, logits, xt, x1)
+    return rowwise
 
 
 class _Rowwise(torch.autograd.Function):

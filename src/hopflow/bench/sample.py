@@ -10,16 +10,18 @@ import torch
 from ..flow import Flow
 from ..models import Transformer
 from ..network import resting
+from ..precision import computes_in, computing
 from ..reader import GPU_TOKENS
 from ..recipes.choices import kind_of
 from ..samplers import Euler, RandomOrder, Sampler
 from ..sampling import How, generate
 from ..sources import Source
-from ..training.devices import autocast, choose_precision
 from .memory import Peak
 from .plain import plain_euler
 
 SOURCES = ("mask", "multimask", "bag_of_words", "uniform")
+VARIANTS: dict[str, How] = {"compiled": {"compile": True}, "float32": {"precision": "float32"}}
+"""Other ways to call `generate`, timed on a GPU."""
 TIMED = 6
 """Steps of the plain loop that are timed, evenly spread over all of them."""
 PLAIN = 1 << 30
@@ -65,6 +67,7 @@ class Row:
     peak_bytes: int
     n: int
     timed_steps: int
+    precision: str
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -76,16 +79,17 @@ def run(case: Case, progress: Callable[[str], None] = lambda text: None) -> list
     for name in case.sources:
         flow = Flow(source(name, case.tokens))
         model = _network(case, flow)
-        with resting(model), autocast(choose_precision("auto", case.device), case.device):
+        with resting(model):
             _events(case, model, flow, Euler(2), name)  # kernels and caches warm up
             for steps in case.steps:
                 progress(f"{name}, {steps} steps: by events")
                 rows.append(_events(case, model, flow, Euler(steps), name))
-                if case.device.type == "cuda":
-                    progress(f"{name}, {steps} steps: by events, compiled")
-                    rows.append(_events(case, model, flow, Euler(steps), name, compile=True))
+                for label in VARIANTS if case.device.type == "cuda" else ():
+                    progress(f"{name}, {steps} steps: by events, {label}")
+                    rows.append(_events(case, model, flow, Euler(steps), name, label))
                 progress(f"{name}, {steps} steps: as a plain loop")
-                rows.append(_plain(case, model, flow, steps, name))
+                with computing(model, case.device):
+                    rows.append(_plain(case, model, flow, steps, name))
             if flow.prediction.stays(flow.source):
                 progress(f"{name}, in random order")
                 rows.append(_events(case, model, flow, RandomOrder(), name))
@@ -107,8 +111,9 @@ def _network(case: Case, flow: Flow) -> Transformer:
     return model.to(case.device).eval()
 
 
-def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: str, compile: bool = False) -> Row:
-    how: How = {"sampler": sampler, "seed": case.seed, "compile": compile}
+def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: str, variant: str = "") -> Row:
+    """As anybody calls `generate`, or in a variant of that."""
+    how: How = {"sampler": sampler, "seed": case.seed, **VARIANTS.get(variant, {})}
     if case.device.type == "cuda":  # not timed: what is compiled is so once, and kept
         generate(model, flow, n=max(1, min(case.n, GPU_TOKENS // case.length)), length=case.length, **how)
         finish(case.device)
@@ -118,8 +123,9 @@ def _events(case: Case, model: Transformer, flow: Flow, sampler: Sampler, name: 
         finish(case.device)
         seconds = time.perf_counter() - started
     calls, steps = float(out.calls.double().mean()), out.steps or case.length
-    label = "random_order" if not isinstance(sampler, Euler) else "euler, compiled" if compile else "euler"
-    return Row(name, steps, label, case.n / seconds, calls, peak.bytes, case.n, steps)
+    label = "euler" if isinstance(sampler, Euler) else "random_order"
+    label += f", {variant}" if variant else ""
+    return Row(name, steps, label, case.n / seconds, calls, peak.bytes, case.n, steps, out.precision)
 
 
 def _plain(case: Case, model: Transformer, flow: Flow, steps: int, name: str) -> Row:
@@ -133,7 +139,8 @@ def _plain(case: Case, model: Transformer, flow: Flow, steps: int, name: str) ->
         plain_euler(model, flow, xt, steps, which, generator)
         finish(case.device)
         seconds = (time.perf_counter() - started) / len(which) * steps
-    return Row(name, steps, "plain_euler", n / seconds, float(steps), peak.bytes, n, len(which))
+    precision = computes_in(model, case.device)
+    return Row(name, steps, "plain_euler", n / seconds, float(steps), peak.bytes, n, len(which), precision)
 
 
 def ratios(rows: list[Row]) -> Iterator[tuple[Row, float]]:

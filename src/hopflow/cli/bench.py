@@ -12,6 +12,8 @@ from .words import Debug, Json, Settings, batch_size, one_of, parse_settings, ro
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..bench.bounds import Case as BoundCase
+    from ..bench.bounds import Row as Bounded
     from ..bench.ot import Row as Solved
     from ..bench.pairs import Row as Hidden
     from ..bench.sample import Case
@@ -68,6 +70,34 @@ def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug
     with progress_line() as progress:
         rows = sample.run(case, progress=progress)
     _show_sampling(case, rows, console())
+    _keep(json_file, case, rows)
+
+
+@app.command("eval")
+def bench_eval(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
+    """Time the bounds of sequences: by default, and in float32 with 64 sequences per network call, in one run.
+
+    Settings: n=32, length=64, tokens=1000, size=tiny, draws=8, source=all (mask, uniform), seed=0, device=auto. On a
+    GPU the defaults are n=1024, length=128, tokens=50257, size=small. Both are estimated from the same draws.
+    """
+    readers: dict[str, Callable[[str], Any]] = {
+        "n": batch_size,
+        "length": row_length,
+        "tokens": whole_number,
+        "size": str,
+        "draws": batch_size,
+        "source": one_of("all", "mask", "multimask", "bag_of_words", "uniform"),
+        "seed": whole_number,
+        "device": str,
+    }
+    chosen = parse_settings(settings or [], readers)
+    check_target(json_file)
+    from ..bench import bounds
+
+    case = _case(bounds.Case, chosen)
+    with progress_line() as progress:
+        rows = bounds.run(case, progress=progress)
+    _show_bounds(case, rows, console())
     _keep(json_file, case, rows)
 
 
@@ -143,6 +173,17 @@ def _show_sampling(case: "Case", rows: "list[Sampled]", screen: "Console") -> No
         ratio = f"{faster[id(row)]:.1f}x" if id(row) in faster else "1"
         numbers = (f"{row.sequences_per_s:.4g}", f"{row.calls_per_sequence:.1f}", ratio, size(row.peak_bytes))
         table.add_row(row.source, row.sampler, str(row.steps), *numbers, str(row.timed_steps))
+    screen.print(table)
+
+
+def _show_bounds(case: "BoundCase", rows: "list[Bounded]", screen: "Console") -> None:
+    title = f"{case.size} transformer, {case.tokens:,} tokens, {case.n} sequences of {case.length}, {case.device}"
+    columns = ("sequences/s", "as fast", "nats", "± s.e.", "s.e. apart")
+    table = figures(title, 4, "source", "bound", "variant", "network in", *columns)
+    for row in rows:
+        speed = (f"{row.sequences_per_s:.4g}", f"{row.ratio:.2f}x")
+        numbers = (f"{row.nats:.3f}", f"{row.stderr:.3f}", f"{row.errors:.3f}")
+        table.add_row(row.source, row.quantity, row.variant, row.dtype, *speed, *numbers)
     screen.print(table)
 
 

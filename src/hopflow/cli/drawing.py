@@ -40,7 +40,7 @@ def draw(
     assert saved.flow is not None
     started = time.perf_counter()
     rows: Sequence[int] = range(len(prompts))
-    with sampling(console(stderr=True), len(prompts)) as progress, saved.autocast():
+    with sampling(console(stderr=True), len(prompts)) as progress:
         told: How = {**how, "trajectory": watched, "progress": progress}
         try:
             out = infill(saved.model, saved.flow, prompts, **told)

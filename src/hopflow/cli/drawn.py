@@ -74,7 +74,7 @@ class Drawn:
                 "draw": out.draw,
                 "seed": chosen.get("seed", 0),
                 **{key: chosen[key] for key in ("guidance",) if key in chosen},
-                "dtype": saved.dtype,
+                "dtype": out.precision,
             },
             saved,
             seconds,
@@ -114,7 +114,14 @@ class Drawn:
         if not self.interrupted:  # the time went into others, too
             numbers["sequences_per_s"] = n / self.seconds, None
         rows = [
-            {"quantity": name, "value": value, "stderr": error, "unit": UNITS[name], "set": None, "dtype": saved.dtype}
+            {
+                "quantity": name,
+                "value": value,
+                "stderr": error,
+                "unit": UNITS[name],
+                "set": None,
+                "dtype": self.how["dtype"],
+            }
             for name, (value, error) in numbers.items()
         ]
         shortest, longest = self._lengths()
@@ -128,7 +135,7 @@ class Drawn:
         tokens = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
         rate = "" if self.interrupted else f", {speed(n / self.seconds)}"
         took = f"in {duration(self.seconds)}{rate} on {self.saved.device}"
-        shown = {"sequences": f"{n:,} of {tokens} tokens {took}, {self.saved.dtype}"}
+        shown = {"sequences": f"{n:,} of {tokens} tokens {took}, {self.how['dtype']}"}
         by = self.how["sampler"] + (f", eta {self.how['eta']:g}" if "eta" in self.how else "")
         for name, (mean, error) in self.estimates().items():
             off = "" if error is None else f" ± {float(f'{error:.2g}'):g}"  # two digits, no exponent

@@ -22,6 +22,10 @@ def grid(text: str) -> Grid:
         raise ValueError(f"{error}\nor write times from 0 to 1, e.g. 0,0.3,1") from None
 
 
+def _compile(text: str) -> bool | str:
+    return "auto" if text == "auto" else truth(text)
+
+
 READERS: dict[str, Callable[[str], Any]] = {
     "n": at_least_one,
     "length": row_length,
@@ -38,13 +42,13 @@ READERS: dict[str, Callable[[str], Any]] = {
     "draw": one_of("categorical", "gumbel32"),
     "cut": truth,
     "batch": at_least_one,
-    "compile": truth,
+    "compile": _compile,
     "device": str,
     "precision": one_of("auto", "float32", "bf16"),
 }
 CAUSAL = ("n", "length", "seed", "temperature", "cut", "device")
 """Of these, what a causal network knows, which draws one token after the other."""
-PASSED = ("eta", "temperature", "top_k", "top_p", "min_p", "seed", "batch", "compile", "guidance")
+PASSED = ("eta", "temperature", "top_k", "top_p", "min_p", "seed", "batch", "compile", "precision", "guidance")
 """What `generate` takes as it is."""
 
 

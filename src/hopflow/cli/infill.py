@@ -53,7 +53,7 @@ def infill(
     texts = _all(texts, chosen.get("prompts"))
     with progress_line() as say:
         say(f"reading {run}")
-        network = saved.read(run, chosen.get("device", "auto"), chosen.get("precision", "auto"))
+        network = saved.read(run, chosen.get("device", "auto"))
     if network.flow is None:
         raise ValueError(f"{network.folder} holds a causal network, which fills no holes; see `hopflow sample`")
     whole = cache(lambda: network.length(chosen.get("length")))  # asked for once, since it may have something to say

@@ -23,7 +23,7 @@ def sample(
     steps=32  eta=0  grid=even (or cosine, or times: 0,0.3,1)
     sampler=euler (or random_order, with per_call=1)
     temperature=1  top_k  top_p  min_p  draw=categorical (or gumbel32)
-    batch  compile=false  device=auto  precision=auto (or float32, bf16)
+    batch  compile=auto (or true, false)  device=auto  precision=auto (or float32, bf16)
     """
     chosen = parse_settings(settings or [], READERS)
     check_out(out)
@@ -31,7 +31,7 @@ def sample(
     told = how(chosen)
     with progress_line() as say:
         say(f"reading {run}")
-        network = saved.read(run, chosen.get("device", "auto"), chosen.get("precision", "auto"))
+        network = saved.read(run, chosen.get("device", "auto"))
     n, length = chosen.get("n", 4), network.length(chosen.get("length"))
     if network.flow is None:
         check_causal(chosen, watch)

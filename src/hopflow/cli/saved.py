@@ -1,6 +1,5 @@
 """Saved: a trained network, found by the word on the command line, on the device it is to run on."""
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,18 +27,11 @@ class Saved:
     """Tokens of the sequences it was trained on."""
     recipe_hash: str | None
     device: "torch.device"
-    precision: str
 
     @property
     def dtype(self) -> str:
-        """What the network calculates in."""
-        weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
-        return "bf16" if self.precision == "bf16" else weights
-
-    def autocast(self) -> AbstractContextManager[object]:
-        from ..training.devices import autocast
-
-        return autocast(self.precision, self.device)
+        """Of the weights."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def length(self, asked: int | None) -> int:
         """Of the sequences to draw: as they were trained, unless asked for."""
@@ -51,11 +43,11 @@ class Saved:
         return length
 
 
-def read(run: str, device: str = "auto", precision: str = "auto") -> Saved:
+def read(run: str, device: str = "auto") -> Saved:
     """A run's newest checkpoint, one of its checkpoints, or what `save_pretrained` wrote."""
     from ..models.causal import Causal
     from ..pretrained import from_pretrained, newest
-    from ..training.devices import choose_device, choose_precision
+    from ..training.devices import choose_device
 
     path, where = Path(run), choose_device(device)
     _check_there(path)
@@ -75,7 +67,6 @@ def read(run: str, device: str = "auto", precision: str = "auto") -> Saved:
         stored if isinstance(stored, int) and stored > 0 else length,
         digest,
         where,
-        choose_precision(precision, where),
     )
 
 

@@ -37,6 +37,7 @@ class Frontier:
     retokenise: bool = True
     """Whether the judge reads texts; otherwise it is given ids, which must be of its own vocabulary."""
     seed: int = 0
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         if self.n < 1 or any(steps < 1 for steps in self.steps):
@@ -63,8 +64,8 @@ class Frontier:
         for place, point in enumerate(points, 1):
             what = f"{point['sampler']}, temperature {point['temperature']:g}"
             say(f"drawing {self.n:,} sequences of {length}: {what} ({place} of {len(points)})")
-            tokens, numbers, draw = self._draw(subject, length, point, say)
-            point |= {"draw": draw, "length": length, "seed": self.seed}
+            tokens, numbers, drawn = self._draw(subject, length, point, say)
+            point |= {**drawn, "length": length, "seed": self.seed}
             for number, judge in [(number, {}) for number in numbers] + self._judged(subject, tokens, say):
                 yield subject.row(SAMPLES, number, **point, **judge)
 
@@ -89,13 +90,13 @@ class Frontier:
 
     def _draw(
         self, subject: Subject, length: int, point: dict[str, Any], say: Progress
-    ) -> tuple[Int[Tensor, "n L"], list[Measured], str]:
-        """Tokens, how varied they are and what they took, and how each was drawn."""
+    ) -> tuple[Int[Tensor, "n L"], list[Measured], dict[str, str]]:
+        """Tokens, how varied they are and what they took, and how each was drawn: by what, from a network in what."""
         if subject.flow is None:
             assert isinstance(subject.model, Causal)
             pieces = subject.model.pieces(self.n, length, stream(self.seed, "samples"), point["temperature"])
             drawn = torch.cat([piece.cpu() for piece in pieces])
-            return drawn, list(diversity(drawn)), "categorical"
+            return drawn, list(diversity(drawn)), {"draw": "categorical", "dtype": subject.dtype}
         pulse = Pulse(say)
         out = generate(
             subject.model,
@@ -106,12 +107,13 @@ class Frontier:
             eta=point["eta"],
             temperature=point["temperature"],
             seed=self.seed,
+            precision=self.precision,
             progress=lambda done, count: pulse.beat(lambda: f"drawing, {point['sampler']}: {done:,} of {count:,}"),
         )
         took = [Measured.mean("jumps", out.jumps.cpu(), "hops per sample")]
         took += [Measured.mean("calls", out.calls.cpu(), "network calls per sample")]
         tokens = out.tokens.cpu()
-        return tokens, [*diversity(tokens), *took], out.draw
+        return tokens, [*diversity(tokens), *took], {"draw": out.draw, "dtype": out.precision}
 
     def _judged(
         self, subject: Subject, tokens: Int[Tensor, "n L"], say: Progress

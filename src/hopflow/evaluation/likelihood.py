@@ -31,6 +31,8 @@ from .stopping import Stopped, Until, measure
 from .subject import Subject
 
 CONTINUOUS = "continuous time"
+BATCH = 64
+"""Sequences per call of a causal network, which gives full logits in the type of its weights."""
 OT_N = 64
 """Source rows that a test-time coupling may choose from, unless said."""
 
@@ -58,9 +60,11 @@ class Likelihood:
     ot_n: int | None = None
     eps: float | None = None
     draws: int = 8
-    batch: int = 64
+    batch: int | None = None
+    """Sequences per network call, as many as suit the device unless given."""
     seed: int = 0
     until: Until = Until()
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         if isinstance(self.coupling, str) and self.coupling not in ("own", "exact", "sinkhorn", "none"):
@@ -87,7 +91,9 @@ class Likelihood:
         if flow is None:
             assert isinstance(subject.model, Causal)
             return [
-                Question("nll", None, _exact(subject.model, self.batch), {"sampler": "left to right", "exact": True})
+                Question(
+                    "nll", None, _exact(subject.model, self.batch or BATCH), {"sampler": "left to right", "exact": True}
+                )
             ]
         finite = flow.prediction.settles(flow.source)
         asked = []
@@ -111,6 +117,7 @@ class Likelihood:
 
         def answer(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
             keyed = {**keys, "draws": self.draws, "batch": self.batch, "seed": stream_seed(self.seed, name, turn)}
+            keyed |= {"precision": self.precision}
             return [bound(subject.model, subject.flow, x1, **keyed) for bound in bounds]
 
         steps = keys.get("steps")

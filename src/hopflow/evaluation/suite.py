@@ -47,7 +47,10 @@ class Suite:
     ot_n: int | None = None
     eps: float | None = None
     draws: int = 8
-    batch: int = 64
+    batch: int | None = None
+    """Sequences per network call of a bound, as many as suit the device unless given."""
+    precision: str = "auto"
+    """auto, float32 or bf16: what a flow's network computes in, up to its head; `auto` is bf16 on a GPU that has it."""
     error: float = 0.01
     seconds: float = 60.0
     rows: int | None = None
@@ -74,7 +77,7 @@ class Suite:
     def likelihood(self) -> Likelihood:
         until = Until(self.error, self.seconds, self.rows)
         coupled = (self.coupling, self.ot_n, self.eps)
-        return Likelihood(self.eta, self.steps, *coupled, self.draws, self.batch, self.seed, until)
+        return Likelihood(self.eta, self.steps, *coupled, self.draws, self.batch, self.seed, until, self.precision)
 
     def run(
         self, subject: Subject, x1: Int[Tensor, "n L"] | None = None, *, offline: bool = False, progress: Progress
@@ -92,7 +95,9 @@ class Suite:
         if self.gen:
             yield from frontier.rows(subject, asked[0].x1.shape[1], progress)
         if self.gen and self.transport:
-            yield from Travel(self.n, max(self.steps, default=32), self.seed).rows(subject, asked[0], progress)
+            yield from Travel(self.n, max(self.steps, default=32), self.seed, self.precision).rows(
+                subject, asked[0], progress
+            )
 
     def _check(self, subject: Subject, x1: Int[Tensor, "n L"] | None) -> None:
         """Refuse what would not be heeded."""
@@ -110,7 +115,9 @@ class Suite:
         if not (judge is None or isinstance(judge, Judge)):
             progress(f"reading the judge {os.fspath(judge)}")
             judge = find(judge, device=home(subject.model), offline=offline, progress=progress)
-        return Frontier(self.n, self.steps, self.eta, self.temperature, judge, self.retokenise, self.seed)
+        return Frontier(
+            self.n, self.steps, self.eta, self.temperature, judge, self.retokenise, self.seed, self.precision
+        )
 
     def _sets(
         self, subject: Subject, x1: Int[Tensor, "n L"] | None, offline: bool, progress: Progress

@@ -17,7 +17,7 @@ from typing import Unpack
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..costs import Cost, Embedding, Hamming, SequenceCost, SquaredEmbedding
 from ..couplings import Independent
@@ -56,12 +56,12 @@ class Jumps:
     """None in continuous time."""
     eta: Eta
     dtype: str
-    """Of the network's weights."""
+    """What the network computed in (`Generation.precision`)."""
     predicted: Measured | None = None
     surplus: float | None = None
 
     @classmethod
-    def of(cls, drawn: Generation, dtype: str = "unknown") -> "Jumps":
+    def of(cls, drawn: Generation) -> "Jumps":
         """What is counted, of sequences that are drawn already; prompts do not count as positions."""
         free = ((drawn.tokens != HOLE) & ~drawn.fixed).sum(1)
         return cls(
@@ -72,7 +72,7 @@ class Jumps:
             drawn.sampler.label,
             drawn.steps,
             drawn.eta,
-            dtype,
+            drawn.precision,
         )
 
     @property
@@ -167,7 +167,7 @@ def jumps(
             raise ValueError(f"the data rows have {x1.shape[1]} tokens, and length={length} are to be drawn")
         pairs = _Batches.of(model, flow, x1, ot_batch, how.get("seed", 0), _table(model, embedding, None)[0])
     drawn = generate(model, flow, n=n, length=length, **how)
-    found = replace(Jumps.of(drawn, _dtype(model)), surplus=corrector_surplus(flow, drawn.sampler, drawn.eta, length))
+    found = replace(Jumps.of(drawn), surplus=corrector_surplus(flow, drawn.sampler, drawn.eta, length))
     return found if pairs is None else replace(found, predicted=_predicted(list(pairs)))
 
 
@@ -198,7 +198,7 @@ def transport_costs(
     drawn = generate(model, flow, n=n, length=x1.shape[1], **how)
     paired = list(pairs)
     counted = replace(
-        Jumps.of(drawn, _dtype(model)),
+        Jumps.of(drawn),
         predicted=_predicted(paired),
         surplus=corrector_surplus(flow, drawn.sampler, drawn.eta, x1.shape[1]),
     )
@@ -327,8 +327,3 @@ def _by_token(costs: Sequence[SequenceCost], table: Tensor | None) -> list[Cost]
 
 def _word(cost: Cost) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(cost).__name__).lower()
-
-
-def _dtype(model: Network) -> str:
-    weights = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return "unknown" if weights is None else str(weights.dtype).removeprefix("torch.")

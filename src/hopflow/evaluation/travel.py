@@ -29,6 +29,7 @@ class Travel:
     n: int = 64
     steps: int = 32
     seed: int = 0
+    precision: str = "auto"
 
     def rows(self, subject: Subject, texts: TextSet, say: Progress) -> Iterator[Row]:
         """Jumps and costs; none where there are no pairs to be had."""
@@ -39,9 +40,10 @@ class Travel:
         x1 = texts.shuffled(stream_seed(self.seed, "eval order")).x1[: BATCHES * ot_n]
         say(f"transport: {self.steps} steps, pairs of {ot_n} rows")
         run = subject.name if is_run(Path(subject.name)) else None
-        how: How = {"steps": self.steps, "seed": self.seed}
+        how: How = {"steps": self.steps, "seed": self.seed, "precision": self.precision}
         found = transport_costs(subject.model, subject.flow, x1, n=self.n, ot_batch=ot_n, run=run, **how)
         about: dict[str, Any] = {"sampler": f"η = 0, {self.steps} steps", "steps": self.steps, "length": x1.shape[1]}
+        about |= {"dtype": found.jumps.dtype}
         about |= {"seed": self.seed, "embeddings": found.table, "text": texts.name, **texts.facts}
         pairs: dict[str, Any] = {"coupling": found.coupling, "ot_n": ot_n, "trained_ot_n": trained}
         for number in (found.jumps.per_sequence, *(one.dynamic for one in found.by_cost)):

@@ -1,11 +1,8 @@
 """Devices: where a run computes, and what it holds there."""
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
-
-from ..gpu import knows_bf16
 
 try:
     import resource
@@ -32,17 +29,6 @@ def choose_device(name: str) -> torch.device:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"device={name} cannot be used here: {reason}. device=auto takes what there is") from None
     return device
-
-
-def choose_precision(name: str, device: torch.device) -> str:
-    """`auto` is bf16 on a GPU that has it, else float32: whatever the weights are in."""
-    if name != "auto":
-        return name
-    return "bf16" if knows_bf16(device) else "float32"
-
-
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -226,7 +226,15 @@ class FlowTask(Task):
         if len(rows) and self.corpus.test_keep is None:  # of padded sequences only a part was learned: no bound
             # a network that goes on redrawing near t = 1 has a finite bound for a finite number of steps only
             steps = None if self.flow.prediction.settles(self.flow.source) else settings.eval_steps
-            bound = nll_bound(self.model, self.flow, rows, steps=steps, draws=8, seed=settings.seed)
+            bound = nll_bound(
+                self.model,
+                self.flow,
+                rows,
+                steps=steps,
+                draws=8,
+                seed=settings.seed,
+                precision=settings.precision,
+            )
             name = bound.quantity
             found.numbers |= {f"{name}_ppl": bound.ppl, f"{name}_se": bound.ppl_stderr, f"{name}_n": bound.n}
         if settings.eval_samples:
@@ -237,6 +245,7 @@ class FlowTask(Task):
                 length=self.corpus.length,
                 steps=settings.eval_steps,
                 seed=stream_seed(settings.seed, "sample", step),
+                precision=settings.precision,
             )
             found.texts = [self.corpus.decode(row) for row in out.tokens.cpu()]
             found.numbers |= _mean("jumps", out.jumps)

@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .. import atomic
 from ..later import Later
+from ..precision import autocast, choose_precision
 from .checkpoint import Checkpoint, restore
-from .devices import autocast, choose_precision
 from .ema import Ema, WeightEma
 from .problems import one_thread
 from .settings import Settings
