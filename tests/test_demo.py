@@ -80,8 +80,8 @@ def test_the_report_puts_both_runs_side_by_side(short, tmp_path):
     pytest.importorskip("matplotlib")
     found, _ = run(tmp_path)
     page = report.write(demo.stories(found), tmp_path).read_text()
-    assert "<h1><bdi>independent beside ot</bdi></h1>" in page
-    assert "ot less independent" in page
+    assert "<h1><bdi>independent and ot</bdi></h1>" in page
+    assert "ot − independent" in page
     for row in found.rows.values():
         assert f"{row.jumps:.1f}" in page
 
@@ -133,7 +133,7 @@ def test_the_command_prints_both_rows_and_where_everything_is(short, tmp_path, m
     out, err = capsys.readouterr()
     assert end.value.code == 0
     lines = out.splitlines()
-    assert lines[0].split()[:4] == ["pairs", "jumps", "per", "sample"]
+    assert lines[0].split()[:4] == ["pairs", "hops", "per", "sample"]
     assert [line.split()[0] for line in lines[1:3]] == ["independent", "ot"]
     assert all(line.count("±") == 5 for line in lines[1:3])
     assert str(tmp_path / "here") in out

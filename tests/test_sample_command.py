@@ -175,7 +175,7 @@ def test_the_summary_says_how_every_number_came_about(hopflow, tmp_path):
     )
     assert result.facts["sequences"].startswith("6 of 12 tokens in ")
     assert result.facts["sequences"].endswith("per second on cpu, float32")
-    assert result.facts["jumps"] == "12.00 ± 0 per sequence (n=6, 9 Euler steps, eta 0)"
+    assert result.facts["hops"] == "12.00 ± 0 per sequence (n=6, 9 Euler steps, eta 0)"
     assert re.fullmatch(r"\d\.\d\d ± 0\.\d+ per sequence \(n=6, 9 Euler steps, eta 0\)", result.facts["network calls"])
     assert result.facts["random numbers"] == "seed 0, top_p 0.9, draw gumbel32"
     content = json.loads((tmp_path / "a.json").read_text())
@@ -188,7 +188,7 @@ def test_the_summary_says_how_every_number_came_about(hopflow, tmp_path):
         "quantity": "jumps",
         "value": 12.0,
         "stderr": 0.0,
-        "unit": "jumps per sequence",
+        "unit": "hops per sequence",
         "n": 6,
         "is_bound": False,
         "eta": 0.0,
@@ -200,7 +200,7 @@ def test_the_summary_says_how_every_number_came_about(hopflow, tmp_path):
 
 def test_one_sequence_has_no_error(hopflow, tmp_path):
     result = hopflow("sample", "masks", "n=1", "--json", str(tmp_path / "a.json"))
-    assert result.facts["jumps"].startswith("12.00 per sequence (n=1")
+    assert result.facts["hops"].startswith("12.00 per sequence (n=1")
     assert json.loads((tmp_path / "a.json").read_text())["rows"][1]["stderr"] is None
 
 
@@ -487,7 +487,7 @@ def test_where_there_is_no_terminal_a_few_stills_are_printed(hopflow, tmp_path):
     assert (result.code, result.out) == (0, "")
     times = [line for line in result.err.splitlines() if line.startswith("t = ")]
     assert [line.partition(",")[0] for line in times] == [f"t = {t}" for t in ("0.00", "0.25", "0.50", "0.75", "1.00")]
-    assert (times[0], times[-1]) == ("t = 0.00, 0 jumps", f"t = 1.00, {4 * LENGTH} jumps")
+    assert (times[0], times[-1]) == ("t = 0.00, 0 hops", f"t = 1.00, {4 * LENGTH} hops")
     first, *_, last = (part.splitlines()[1:5] for part in result.err.split("t = ")[1:])
     assert [line.split()[1] for line in first] == ["░" * LENGTH] * 4
     texts = [harmless(row["text"]).replace(END, "␃") for row in rows(file)]
@@ -577,7 +577,7 @@ def test_on_a_terminal_it_is_played_and_left_standing(generation):
     assert sum(slept) == pytest.approx(6, abs=1)
     said = screen.file.getvalue()
     last = said[said.rindex("t \x1b[1m1.00") :]
-    assert "4 jumps" in plain(last)
+    assert "4 hops" in plain(last)
     assert "4 Euler steps, eta 0" in plain(last)
     assert "ab⏎c" in plain(last)
     assert "noise  hopping  settled  prompt" in plain(last)
@@ -591,7 +591,7 @@ def test_a_narrow_terminal_shortens_the_words_and_wraps_nothing(generation):
     assert watch(Replay(generation, Script(), data=6), screen, lambda _: None) == 2
     lines = plain(screen.file.getvalue()).splitlines()
     assert lines[-8].startswith("t 1.00")
-    assert lines[-8].endswith("4 jumps  4 Eule…")
+    assert lines[-8].endswith("4 hops  4 Euler…")
     assert max(map(len, lines)) <= 36
 
 
@@ -607,7 +607,7 @@ def test_states_differ_without_colours(generation):
 def test_a_dumb_terminal_is_shown_stills(generation):
     screen = terminal(TERM="dumb")
     assert watch(Replay(generation, Script(), data=6), screen, lambda _: None) == 2
-    assert plain(screen.file.getvalue()).startswith("t = 0.00, 0 jumps\n  1  a░░c\n")
+    assert plain(screen.file.getvalue()).startswith("t = 0.00, 0 hops\n  1  a░░c\n")
 
 
 def test_what_does_not_fit_is_left_out(generation):

@@ -22,7 +22,7 @@ import hopflow as hf
 from hopflow.demo import Neighbours
 from hopflow.evaluation.diversity import diversity
 from hopflow.evaluation.transport import corrector_surplus
-from hopflow.training.pairs import predicted_jumps
+from hopflow.training.jumps import predicted_jumps
 
 ROOT = Path(__file__).parents[1]
 RUNS = Path("runs/choosing")
@@ -32,7 +32,7 @@ SAMPLES, SAMPLER_STEPS = 128, 64
 HELD_OUT, DRAWS = 126, 16
 OT_BATCHES = (32, 128, 512)
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-"""OT batches for which jumps are predicted; nothing is trained for that."""
+"""OT batches for which hops are predicted; nothing is trained for that."""
 GRID = (4, 8, 16, 32, 64, 128, 256)
 """Steps for which samples are bounded, to show what Plain does as they become many."""
 ETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -250,7 +250,7 @@ What the pictures of [Choosing a flow](../choosing.md) show, measured and writte
   (n = {len(SEEDS)}). All seeds see the same {HELD_OUT} held-out sequences ({DRAWS} draws each), so ± says how well the
   training is known, not what another text would give: a single bound has a standard error of {share:.1%} over these
   sequences.
-- Samples: {SAMPLES} of {SAMPLER_STEPS} Euler steps for each seed; the mean of jumps over one seed's samples has a
+- Samples: {SAMPLES} of {SAMPLER_STEPS} Euler steps for each seed; the mean of hops over one seed's samples has a
   standard error of about {jitter:.1f}.
 - Judge: a causal `tiny` network, 600 steps on the same text, {judged:.2f} perplexity per letter on what was held out.
 
@@ -284,14 +284,15 @@ Jumps from pairs alone, before any training (± over OT batches):
 Bag-of-words, one network for each seed; b_η bounds the samples of its own line. `predicted` is that of pairs and what
 the corrector adds.
 
-| η | jumps | predicted | b_η | gen_ppl | entropy, bits |
+| η | hops | predicted | b_η | gen_ppl | entropy, bits |
 |---|---|---|---|---|---|
 {eta_rows(table["bag_of_words"])}
 """
 
 
 def tabulated(cases: list[Case], table: dict, columns: tuple[str, ...]) -> str:
-    head = f"| | {' | '.join(name.replace('bn_', 'N = ') for name in columns)} |\n|---|{'---|' * len(columns)}\n"
+    names = [name.replace("bn_", "N = ").replace("jumps", "hops") for name in columns]
+    head = f"| | {' | '.join(names)} |\n|---|{'---|' * len(columns)}\n"
     return head + "\n".join(
         f"| `{case.name}` | {' | '.join(shown(table[case.name].get(name)) for name in columns)} |" for case in cases
     )

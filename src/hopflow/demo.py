@@ -46,7 +46,7 @@ LENGTH, BATCH, OT_BATCH, STEPS = 128, 32, 64, 800
 SAMPLES, SAMPLER_STEPS = 256, 128
 HELD_OUT, DRAWS = 128, 16
 PAIRED = 16
-"""OT batches from which jumps are predicted."""
+"""OT batches from which hops are predicted."""
 COUPLINGS: dict[str, Coupling] = {"independent": Independent(), "ot": ExactOT(Hamming())}
 
 Say = Callable[[str], None]

@@ -102,7 +102,7 @@ class Generation:
         jumps, error = mean_and_error(self.jumps)
         eta = "η(t)" if callable(self.eta) else f"{self.eta:g}"
         return (
-            f"{len(self.tokens)} sequences, {self.sampler.label}, eta {eta}: jumps {jumps:.4g} ± {error:.2g} and "
+            f"{len(self.tokens)} sequences, {self.sampler.label}, eta {eta}: hops {jumps:.4g} ± {error:.2g} and "
             f"{mean_and_error(self.calls)[0]:.4g} network calls per sequence"
         )
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hopflow as hf
-from hopflow.data.morse import CODE, FIGURES, LETTERS, MARKS, to_morse
+from hopflow.data.morse import CODE, FIGURES, LETTERS, MARKS, from_morse, to_morse
 
 
 def test_characters_become_their_code_and_a_separator_and_others_stay():
@@ -54,3 +54,14 @@ def test_shakespeare_in_morse_has_three_main_tokens_and_its_known_number_of_jump
     share = corpus.counts.numpy() / corpus.counts.sum().item()
     assert 128 * (1 - (share**2).sum()) == pytest.approx(85.43, abs=0.01)
     assert np.sort(share)[-3:] == pytest.approx([0.29, 0.30, 0.40], abs=0.01)
+
+
+@pytest.mark.parametrize("text", ["SOS", "ab 7!\n", "Nay; 'tis.  - (no)", "ß é ½\t", "", " leading", "".join(CODE)])
+def test_what_was_converted_can_be_decoded(text):
+    letters = "".join(letter.upper() if letter in CODE else letter for letter in text)
+    assert from_morse(to_morse(text)) == letters
+
+
+def test_symbols_without_a_meaning_are_marked_and_a_last_code_may_lack_its_separator():
+    assert from_morse("... ------- ---") == "S▯O"
+    assert from_morse(".-  *-.") == "A *N"

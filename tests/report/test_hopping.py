@@ -10,7 +10,7 @@ import torch
 import hopflow as hf
 import reported_runs
 from hopflow.data.tokenizers import Characters
-from hopflow.report import hopping, journey
+from hopflow.report import expected, hopping, journey
 from hopflow.report.expected import BATCHES, expect
 from hopflow.report.film import stills
 from hopflow.report.hopping import section
@@ -104,7 +104,34 @@ def test_what_is_expected_is_what_training_predicts_of_the_same_pairs(home):
     assumed = predicted_jumps(trained.flow, rows, length=16, size=8, count=BATCHES, seed=0)
     assert found.jumps == pytest.approx(assumed)
     assert sum(found.by_step.mean) == sum(found.by_position.mean) == pytest.approx(assumed[0])
-    assert (found.batches, found.rows, found.trained) == (BATCHES, 8, 8)
+    assert (found.batches, found.rows) == (BATCHES, 8)
+
+
+def test_hops_are_predicted_for_the_ot_batch_of_the_run_whatever_its_size(home, monkeypatch):
+    monkeypatch.setattr(expected, "SECONDS", 0.0)  # two batches
+    story = Story.load(home / "words")
+    trained = Trained.load(replace(story, recipe={**story.recipe, "ot_batch": 600}))
+    found = expect(trained, TIMES)
+    assert (found.batches, found.rows) == (2, 600)
+
+    def rows(index: int):
+        return trained.corpus.batch(0, 600 * index, 600)
+
+    assert found.jumps == pytest.approx(predicted_jumps(trained.flow, rows, length=16, size=600, count=2, seed=0))
+    assert found.jumps[0] < expect(Trained.load(story), TIMES).jumps[0]  # more rows to choose from
+
+
+def test_an_ot_batch_that_would_take_too_long_is_not_replaced_by_a_smaller_one(home, monkeypatch):
+    monkeypatch.setattr(expected, "_seconds", lambda work: 1.0)
+    story = Story.load(home / "words")
+    with pytest.raises(Unknown, match="two OT batches of 8,192 rows would take about 512 s to couple here"):
+        expect(Trained.load(replace(story, recipe={**story.recipe, "ot_batch": 8192})), TIMES)
+
+
+def test_a_prediction_for_another_ot_batch_is_not_read_from_the_cache(words):
+    story = Story.load(words)
+    assert hopping.Told.of(0, story).expected.rows == 8
+    assert hopping.Told.of(0, replace(story, recipe={**story.recipe, "ot_batch": 16})).expected.rows == 16
 
 
 def test_from_masks_every_position_hops_once_and_no_text_is_needed(home, monkeypatch):
@@ -152,7 +179,7 @@ def test_other_weights_are_drawn_anew(words):
 def test_without_a_checkpoint_it_says_so_beside_a_run_that_has_one(home, words):
     shutil.rmtree(words / "checkpoints")
     found = section([Story.load(words), Story.load(home / "masks")])
-    assert "words: nothing was drawn, since it has no checkpoint" in said(found)
+    assert "words: no sequence was drawn, since it has no checkpoint" in said(found)
     (table,) = blocks(found, Table)
     assert [row[0] for row in table.rows] == ["masks"]
 
@@ -167,7 +194,7 @@ def test_where_no_run_has_a_checkpoint_the_summary_says_so_and_there_is_no_secti
 def test_a_damaged_checkpoint_is_named_in_a_sentence(words):
     for file in words.glob("checkpoints/*/model.safetensors"):
         file.write_bytes(b"")
-    assert "its checkpoint cannot be used" in said(section([Story.load(words)]))
+    assert "its checkpoint could not be loaded" in said(section([Story.load(words)]))
 
 
 def test_a_network_of_ones_own_is_told_like_any_other(home, tmp_path):
@@ -196,7 +223,7 @@ def test_without_its_text_jumps_are_counted_and_none_expected(words):
     story = Story.load(words)
     story = replace(story, recipe={**story.recipe, "data": str(words / "gone.txt")})
     found = section([story])
-    assert "no jumps are expected, since its text cannot be read here" in said(found)
+    assert "no hops are predicted, since its text could not be read" in said(found)
     (table,) = blocks(found, Table)
     assert table.rows[0][2] == "unknown"
 
@@ -204,7 +231,7 @@ def test_without_its_text_jumps_are_counted_and_none_expected(words):
 def test_a_text_that_changed_is_not_taken_for_the_one_of_the_training(words):
     story = Story.load(words)
     story = replace(story, identity={**story.identity, "data.train_sha256": "another"})
-    with pytest.raises(Unknown, match="is not what it was trained on any more"):
+    with pytest.raises(Unknown, match="its text has changed since the training"):
         expect(Trained.load(story), TIMES)
 
 
@@ -217,7 +244,7 @@ def test_a_network_that_gives_nan_is_told_in_a_sentence(words, monkeypatch):
         return found
 
     monkeypatch.setattr(hopping.Trained, "load", broken)
-    assert "nothing was drawn, since the network gave NaN" in said(section([Story.load(words)]))
+    assert "no sequence was drawn, since the network gave NaN" in said(section([Story.load(words)]))
 
 
 @pytest.mark.parametrize(("call", "n", "steps"), [(4e-4, 64, 32), (0.05, 5, 32), (0.5, 1, 32), (2.0, 1, 8)])
@@ -229,7 +256,7 @@ def test_as_many_sequences_are_drawn_as_there_is_time_for(monkeypatch, call, n, 
 @pytest.mark.parametrize("call", [60.0])
 def test_a_network_that_would_take_all_day_is_not_asked(monkeypatch, call):
     monkeypatch.setattr(journey, "_seconds", lambda work: call)
-    with pytest.raises(Unknown, match="would take about 480 s here"):
+    with pytest.raises(Unknown, match="would take about 480 s to draw here"):
         journey.affordable(flat, torch.zeros(4, 5, dtype=torch.long))
 
 

@@ -9,7 +9,7 @@ import torch
 import hopflow as hf
 import reported_runs
 from hopflow.report import matched, matching
-from hopflow.report.matched import BATCHES, ROWS, Matched, match, pair
+from hopflow.report.matched import BATCHES, SHOWN, Matched, match, pair
 from hopflow.report.matching import section
 from hopflow.report.section import Figure, Prose, Table
 from hopflow.report.story import Story
@@ -42,7 +42,6 @@ def test_costs_are_those_that_the_coupling_reports(coupling):
     assert found.before[0] == pytest.approx(sum(p.independent_cost for p in exact) / len(rows))
     if coupling == hf.ExactOT():
         assert found.after[0] == pytest.approx(sum(p.cost for p in exact) / len(rows))
-        assert sorted(found.order) == list(range(16))
     else:
         assert found.after[0] >= sum(p.cost for p in exact) / len(rows) - 1e-9
     assert found.gain[0] == pytest.approx(1 - found.after[0] / found.before[0])
@@ -54,12 +53,16 @@ def test_by_hamming_what_is_not_paid_is_equal():
     assert found.equal_after[0] == pytest.approx(1 - found.after[0] / 12)
 
 
-def test_the_first_batch_is_shown_in_full():
-    rows = batches()
+@pytest.mark.parametrize("n", [16, SHOWN + 16])
+def test_the_first_rows_of_the_first_batch_are_shown_with_their_partners(n):
+    rows = batches(2, n)
     found = match(hf.ExactOT(), rows)
-    torch.testing.assert_close(torch.tensor(found.matrix), hf.Hamming().matrix(*rows[0]))
-    paid = sum(found.matrix[i][j] for i, j in enumerate(found.order)) / 16
-    assert paid == pytest.approx(hf.ExactOT().pair(*rows[0]).cost)
+    costs, order = hf.Hamming().matrix(*rows[0]).double(), hf.ExactOT().match(*rows[0], generator(0)).order
+    centred = costs - costs.mean(1, keepdim=True) - costs.mean(0) + costs.mean()
+    few = min(n, SHOWN)
+    torch.testing.assert_close(torch.tensor(found.drawn).double(), centred[:few, :few], rtol=0, atol=1e-4)
+    torch.testing.assert_close(torch.tensor(found.paired).double(), centred[:few][:, order[:few]], rtol=0, atol=1e-4)
+    assert found.rows == n
 
 
 def test_histograms_hold_every_pair():
@@ -84,8 +87,8 @@ def test_pairs_that_cost_nothing_save_nothing():
 
 def test_a_single_row_has_only_one_partner():
     found = match(hf.ExactOT(), batches(n=1))
-    assert found.order == (0,)
     assert found.before == found.after
+    assert found.flat
 
 
 # the section
@@ -111,38 +114,53 @@ def test_a_run_without_a_coupling_shows_what_exact_transport_would_save(home):
     found = section([Story.load(home / "plain")])
     first = found.blocks[0]
     assert isinstance(first, Prose)
-    assert first.text.startswith("plain takes its pairs as they come. Exact optimal transport of 64 rows")
+    assert first.text.startswith("plain uses independent pairs. Exact optimal transport on Hamming distances would")
     paired = matching.matched(Story.load(home / "plain"))
-    assert (paired.rows, paired.coupling, paired.trained) == (ROWS, "ExactOT", 0)
+    assert (paired.rows, paired.coupling, paired.coupled) == (8, "ExactOT", False)  # the OT batch of the run
     assert paired.after[0] < paired.before[0]
 
 
 def test_from_a_mask_there_is_nothing_to_choose_and_nothing_to_draw(home):
     found = section([Story.load(home / "masks")])
     (only,) = found.blocks
-    assert "no pair is better than another" in only.text
+    assert only.text.startswith("masks: all pairs of a batch have the same Hamming cost")
 
 
 def test_runs_stand_side_by_side_in_one_table(home):
     found = section([Story.load(home / name) for name in ("embedded", "masks", "plain")])
     (table,) = [block for block in found.blocks if isinstance(block, Table)]
-    assert [row[0] for row in table.rows] == ["embedded", "plain"]
-    names = [block.name for block in found.blocks if isinstance(block, Figure)]
-    assert names == ["coupling_0", "pair_costs_0", "coupling_2", "pair_costs_2"]
+    assert [row[0] for row in table.rows] == ["embedded"]  # the others are not coupled
+    assert [block.name for block in found.blocks if isinstance(block, Figure)] == ["coupling_0", "pair_costs_0"]
+
+
+def test_runs_with_the_same_batches_share_their_pictures(home, tmp_path):
+    twin = shutil.copytree(home / "embedded", tmp_path / "twin")
+    found = section([Story.load(home / "embedded"), Story.load(twin)])
+    assert [block.name for block in found.blocks if isinstance(block, Figure)] == ["coupling_0", "pair_costs_0"]
+    assert "embedded, twin: Costs" in next(block.caption for block in found.blocks if isinstance(block, Figure))
+
+
+def test_a_batch_of_the_run_is_coupled_whatever_its_size(home):
+    """A larger batch than the picture shows saves more than its first rows alone would."""
+    story = Story.load(home / "plain")
+    large = pair(Trained.load(replace(story, recipe={**story.recipe, "ot_batch": 2 * SHOWN})))
+    small = pair(Trained.load(story))
+    assert (large.rows, len(large.drawn)) == (2 * SHOWN, SHOWN)
+    assert large.gain[0] > small.gain[0]
 
 
 def test_without_a_text_or_a_network_it_says_so(home, tmp_path):
     story = Story.load(shutil.copytree(home / "plain", tmp_path / "plain"))
     (tmp_path / "plain" / "report-draws.json").unlink(missing_ok=True)
     (only,) = section([replace(story, recipe={**story.recipe, "data": "-"})]).blocks
-    assert only.text == "plain: no batch was paired, since its recipe does not name a text that could be read again."
+    assert only.text == "plain: no batch was coupled, since its recipe does not name a text file."
     assert section([replace(story, checkpoint=None)]) is None
 
 
 def test_what_was_paired_is_kept(home, tmp_path, monkeypatch):
     story = Story.load(shutil.copytree(home / "plain", tmp_path / "plain"))
     first = matching.matched(story)
-    monkeypatch.setattr(matching, "pair", lambda trained: pytest.fail("it was paired again"))
+    monkeypatch.setattr(matching, "pair", lambda trained: pytest.fail("it was coupled again"))
     again = matching.matched(story)
     assert isinstance(again, Matched)
     assert again == first

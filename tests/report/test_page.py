@@ -48,7 +48,12 @@ class Reader(HTMLParser):
 def written(tmp_path_factory):
     """A report on two runs, one of them named and filled with what might break a page."""
     home = tmp_path_factory.mktemp("runs")
-    metrics = [coupled(i) for i in range(50)] + [step(50, loss=float("nan")), coupled(51, **LOOK)]
+    metrics = [{**coupled(i), "ot_wait_share": 0.01 + i / 1000} for i in range(50)]
+    metrics += [
+        coupled(50, **{**LOOK, "b0_ppl": 25.0, "jumps": 48.0}),
+        step(51, loss=float("nan")),
+        coupled(52, **LOOK),
+    ]
     recipe = {"seed": 0, "data": "<img src=x onerror=alert(1)>.txt"}
     one = make(home / "<b>bold & $x$", metrics=metrics, rows=[bound(), *frontier()], samples=HOSTILE, recipe=recipe)
     other = make(home / "plain", metrics=metrics, rows=[bound(value=18.0), *frontier()], recipe={"seed": 1})
@@ -130,7 +135,7 @@ def test_tables_scroll_by_themselves_and_the_page_can_be_printed_in_light(page):
 
 def test_the_document_cannot_be_broken_out_of(written):
     text = (written.parent / "report.md").read_text(encoding="utf-8")
-    assert "# \\<b\\>bold \\& \\$x\\$ beside plain" in text
+    assert "# \\<b\\>bold \\& \\$x\\$ and plain" in text
     outside = re.sub(r"^(`{3,})text\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert "onerror" in outside
     assert not re.search(r"(?<!\\)<", outside)

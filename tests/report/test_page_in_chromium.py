@@ -1,5 +1,6 @@
 """The page of a report in a real browser: what a reader sees, at any width, by day, by night and on paper."""
 
+import io
 import json
 import math
 import re
@@ -228,7 +229,7 @@ def test_what_was_evaluated_stands_on_the_page_with_its_error_and_n(browser, rea
     rows = json.loads((real.parent / "eval.json").read_text())["rows"]
     assert len(rows) > 20
     with browser.open(real) as visit:
-        shown = [row for table in cells(visit) if table[0][:3] == ["quantity", "speaks of", "value"] for row in table]
+        shown = [row for table in cells(visit) if table[0][:3] == ["quantity", "sampler", "value"] for row in table]
     for row in rows:
         if row["quantity"].endswith("bits_per_char"):
             continue  # the same number per character
@@ -275,6 +276,42 @@ def test_what_is_long_is_folded_and_opens(browser, two):
         assert sample.locator("pre").inner_text() == FOX * 2
         visit.page.locator(".folded summary").first.click()
         assert visit.page.locator(".folded table").first.is_visible()
+        assert visit.cut() == []
+
+
+def edge(visit, selector: str) -> float:
+    """How bright the rightmost pixels of an element are, from 0 to 1."""
+    from matplotlib.image import imread
+
+    pixels = imread(io.BytesIO(visit.page.locator(selector).first.screenshot()))
+    return float(pixels[:, -3:, :3].mean())
+
+
+def test_a_table_that_is_wider_than_the_page_shows_where_it_goes_on(browser, two):
+    table = "#comparison .table"
+    with browser.open(two, 360) as visit:
+        assert visit.run("(s) => { const t = document.querySelector(s); return t.scrollWidth > t.clientWidth; }", table)
+        before = edge(visit, table)
+        visit.run("(s) => { const t = document.querySelector(s); t.scrollLeft = t.scrollWidth; }", table)
+        after = edge(visit, table)
+        assert before < after - 0.1  # a shadow, which is gone at the end
+    with browser.open(two, 1440) as visit:
+        assert edge(visit, table) > 0.9
+
+
+def test_the_headline_is_the_first_thing_below_the_title(browser, two):
+    content = json.loads((two.parent / "report.json").read_text())
+    with browser.open(two) as visit:
+        assert visit.text("header .headline").replace("\u00a0", " ") == content["headline"]
+        assert content["headline"].startswith("transported: 19.3 ± 1.0 % fewer hops than independent; ")
+
+
+def test_morse_code_is_decoded_below_its_symbols(browser, home):
+    folder = made(home, "morse", [step(0)], ["... --- ... ", ".-  -... "])
+    recipe = {"format": "hopflow run", "version": 1, "recipe_hash": "0", "identity": {}, "recipe": {"tokens": "morse"}}
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    with browser.open(report.write([folder]), 360) as visit:
+        assert visit.texts(".samples .decoded") == ["decoded SOS", "decoded A B"]
         assert visit.cut() == []
 
 
@@ -401,4 +438,4 @@ def test_texts_are_shown_and_never_run(browser, reported):
         assert shown[3:5] == list(HOSTILE[3:5])
         ways = "() => [...document.querySelectorAll('.samples pre')].map((pre) => getComputedStyle(pre).direction)"
         assert visit.run(ways)[2:4] == ["ltr", "rtl"]
-        assert "<script>alert(2)<" in visit.text("#evaluation")
+        assert "<script>alert(2)<" in visit.text("#summary")

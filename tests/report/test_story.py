@@ -17,7 +17,7 @@ def test_a_whole_folder_is_told_whole(tmp_path):
     assert [row.quantity for row in story.rows] == ["b0"]
     assert [sample["text"] for sample in story.samples] == ["one", "two"]
     assert [str(look) for look in looks(story, "b0")] == ["20.00 ± 0.50 (n = 64)"]
-    assert story.missing == ("checkpoint (a network, from which sequences could be drawn)",)
+    assert story.missing == ("checkpoint (network weights)",)
 
 
 def test_what_a_folder_lacks_is_empty_and_named(tmp_path):

@@ -46,9 +46,9 @@ def test_training_a_text_file_says_what_how_and_where(hopflow, fox, tmp_path, mo
     assert any(all(word in line for word in ("loss", "grad", "tok/s", "OT", "of time", "iB")) for line in steps)
     logged = [line for line in steps if "loss" in line]  # on a slow machine signs of life stand between them
     assert [line.partition("/")[0] for line in logged] == [f"step {n}" for n in (1, 2, 3, 4)]
-    assert sum("b0 ppl" in line and "jumps" in line and "n=2" in line for line in steps) == 2
+    assert sum("b0 ppl" in line and "hops" in line and "n=2" in line for line in steps) == 2
     shown = dict(line.split(":", 1) for line in result.out.splitlines())
-    assert list(shown)[:5] == ["steps", "time", "loss", "b0", "jumps"]
+    assert list(shown)[:5] == ["steps", "time", "loss", "b0", "hops"]
     assert shown["steps"].split() == ["4,", "256", "tokens"]
     assert "runs/fox: checkpoints, metrics.csv, metrics.jsonl, recipe.json, samples.jsonl" in shown["folder"]
     assert shown["draw from it"].strip() == "hopflow sample runs/fox"
@@ -272,14 +272,14 @@ def test_on_a_terminal_the_lines_stand_above_a_bar_that_starts_where_the_run_goe
         log.step(10, 10)
     said = screen.file.getvalue()
     assert "step  7/10  loss 1.0000  grad 0.50  1,000 tok/s  1.0 MiB" in said
-    assert "jumps 3.00 ± 0.1 per sample (n=5)" in said
+    assert "hops 3.00 ± 0.1 per sample (n=5)" in said
     assert bar(screen) == "10/10  1,000 tok/s  in 8.0 s"
 
 
 def test_a_single_sample_has_no_error_to_say():
     row = {"jumps": 3.0, "jumps_se": 0.0, "jumps_n": 1}
-    assert training_log.looked(row) == {"jumps": "3.00 per sample (n=1)"}
-    assert training_log.looked({**row, "jumps_n": 2}) == {"jumps": "3.00 ± 0 per sample (n=2)"}
+    assert training_log.looked(row) == {"hops": "3.00 per sample (n=1)"}
+    assert training_log.looked({**row, "jumps_n": 2}) == {"hops": "3.00 ± 0 per sample (n=2)"}
 
 
 def test_a_narrow_terminal_keeps_the_step_and_the_time_in_one_line(clock):

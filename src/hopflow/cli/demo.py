@@ -40,7 +40,9 @@ def demo(
 
 
 def _show(found: "Demo") -> None:
-    rows = table("pairs", "jumps per sample", "predicted", "b0 ppl", "b1 ppl", "bk ppl", "entropy, bits")
+    from ..report.headline import Number
+
+    rows = table("pairs", "hops per sample", "predicted", "b0 ppl", "b1 ppl", "bk ppl", "entropy, bits")
     for name, r in found.rows.items():
         rows.add_row(
             name,
@@ -54,10 +56,11 @@ def _show(found: "Demo") -> None:
     screen = console()
     screen.print(rows)
     one, other = found.rows.values()
-    screen.print(
-        f"\nOptimal transport lets tokens hop {1 - other.jumps / one.jumps:.1%} less often. Predicted from the pairs "
-        f"alone, before training: {1 - other.predicted_jumps / one.predicted_jumps:.1%}."
+    saved = Number(other.jumps, other.jumps_se).saved(Number(one.jumps, one.jumps_se))
+    predicted = Number(other.predicted_jumps, other.predicted_jumps_se).saved(
+        Number(one.predicted_jumps, one.predicted_jumps_se)
     )
-    screen.print(f"A flow that learned nothing would have the perplexity of its source, {found.source_ppl:.3f}.")
+    screen.print(f"\n{saved} % fewer hops with optimal transport; {predicted} % predicted from the pairs alone.")
+    screen.print(f"An untrained flow has the perplexity of its source, {found.source_ppl:.3f}.")
     screen.print(f"Checkpoints, samples and numbers: {found.folder}")
     screen.print("Next: hopflow train YOUR.txt, hopflow list, hopflow train morse_exact_laptop")

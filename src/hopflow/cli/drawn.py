@@ -22,7 +22,7 @@ END = "<|endoftext|>"
 """Closes a document in a text file, as hopflow reads them; a test holds it equal to the reader's."""
 UNITS = {
     "calls": "network calls per sequence",
-    "jumps": "jumps per sequence",
+    "jumps": "hops per sequence",
     "redraws": "redraws per sequence",
     "sequences_per_s": "sequences per second",
 }
@@ -35,7 +35,7 @@ class Drawn:
     texts: list[str]
     tokens: list[list[int]]
     counts: "dict[str, Tensor]"
-    """One number for each sequence: calls, and for a flow jumps and redraws."""
+    """One number for each sequence: calls, and for a flow hops and redraws."""
     how: dict[str, Any]
     """Sampler, steps, eta and the like."""
     saved: Saved

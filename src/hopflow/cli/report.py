@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ..report import Told
 
 SWITCH = "HOPFLOW_REPORT"
-"""The environment variable that, if it is `off`, keeps other commands from writing reports."""
-MISSING = "no report: it is drawn with matplotlib, pip install 'hopflow[report]'"
+"""The environment variable that stops other commands from writing reports if it is `off`."""
+MISSING = "no report: matplotlib is not installed, pip install 'hopflow[report]'"
 Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN...", show_default=False)]
 Out = Annotated[
     Path | None,
@@ -29,10 +29,10 @@ Out = Annotated[
 
 
 def report(runs: Runs = None, out: Out = None, debug: Debug = False) -> None:
-    """Turn a run, or several side by side, into pictures and one page that opens offline: report.html.
+    """Write a report on one run, or on several side by side: report.html, one page that opens offline.
 
-    Beside it are report.md, report.json with every number, and the figures as SVG and PNG. What `hopflow eval`
-    measured is shown where it was measured.
+    It also writes report.md, report.json with every number, and the figures as SVG and PNG. Results of `hopflow eval`
+    are included.
     """
     if not _can_draw():
         typer.echo(f"hopflow: {MISSING}", err=True)
@@ -47,7 +47,7 @@ def report(runs: Runs = None, out: Out = None, debug: Debug = False) -> None:
 
 
 def afterwards(runs: "Sequence[Told]", out: Path | None = None) -> Path | None:
-    """The report at the end of another command, which it never spoils: what goes wrong is one line on stderr."""
+    """Write the report at the end of another command; if it fails, print one line on stderr."""
     if os.environ.get(SWITCH, "").lower() == "off":
         return None
     if not _can_draw():
@@ -57,7 +57,7 @@ def afterwards(runs: "Sequence[Told]", out: Path | None = None) -> Path | None:
 
     try:
         path = write(runs, out)
-    except Exception as error:  # the work is done and kept; whatever is wrong with its picture, it stays done
+    except Exception as error:  # the command itself has succeeded
         reason = str(error).partition("\n")[0] or type(error).__name__
         typer.echo(f"no report: {reason}", err=True)
         return None

@@ -24,7 +24,7 @@ def morse(
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Table 1 [toy-OT] at laptop size: jumps, their prediction and bounds, over seeds. Hours on two CPU cores.
+    """Table 1 [toy-OT] at laptop size: hops, their prediction and bounds, over seeds. Hours on two CPU cores.
 
     Settings: seeds=3, steps=2000, samples=1000, sampler_steps=1024, device=auto.
     """

@@ -170,7 +170,7 @@ def looked(row: Mapping[str, Any]) -> dict[str, str]:
     if "nll" in row:
         found["held-out"] = f"{row['nll']:.4f}{_error(row, 'nll')} nats per token (n={row['nll_n']})"
     if "jumps" in row:
-        found["jumps"] = f"{row['jumps']:.2f}{_error(row, 'jumps')} per sample (n={row['jumps_n']})"
+        found["hops"] = f"{row['jumps']:.2f}{_error(row, 'jumps')} per sample (n={row['jumps_n']})"
     return found
 
 

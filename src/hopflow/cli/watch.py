@@ -94,7 +94,7 @@ def watch(replay: Replay, screen: "Console", sleep: Callable[[float], None] = ti
     """Play it on a terminal, print a few stills elsewhere; the number of sequences that were shown to the end."""
     if not screen.is_interactive:
         for frame in replay.frames(STILLS):
-            screen.print(f"t = {frame.t:.2f}, {sum(frame.jumps)} jumps")
+            screen.print(f"t = {frame.t:.2f}, {sum(frame.jumps)} hops")
             for number, row in enumerate(frame.rows, 1):
                 screen.print(f"{number:>3}  " + "".join(text for text, _ in row), markup=False, soft_wrap=True)
         return replay.count
@@ -138,7 +138,7 @@ def _header(t: float, jumps: int, label: str, width: int) -> "Table":
         header.add_column(no_wrap=True)
     bar = ProgressBar(total=1.0, completed=t, width=width // 3, complete_style="yellow", finished_style="green")
     words = Text(label, "dim", no_wrap=True, overflow="ellipsis")
-    header.add_row(f"t [bold]{t:.2f}[/bold]", bar, f"[bold]{jumps:,}[/bold] jumps", words)
+    header.add_row(f"t [bold]{t:.2f}[/bold]", bar, f"[bold]{jumps:,}[/bold] hops", words)
     return header
 
 
@@ -152,7 +152,7 @@ def _panel(number: int, row: list[Symbol], jumps: int, width: int, height: int) 
         body,
         title=title,
         title_align="left",
-        subtitle=f"{jumps} jumps",
+        subtitle=f"{jumps} hops",
         subtitle_align="right",
         border_style="dim",
         width=width + 4,

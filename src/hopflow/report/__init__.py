@@ -1,7 +1,7 @@
-"""Report: a run, or several, as pictures and one offline page.
+"""Reports on one or several runs: one offline page with figures.
 
-report.html              the page, which asks for nothing but itself
-report.md                the same to read elsewhere
+report.html              the page, one file that loads nothing else
+report.md                the same as markdown
 report.json              every number of the page
 report/NAME.svg .png     its figures
 """
@@ -14,19 +14,20 @@ from .. import atomic
 from .compose import compose
 from .figures import standalone
 from .markdown import document
+from .numbers import json_ready
 from .page import page
 from .section import Block, Figure, Folded
 from .story import Story, named
 
 FILE, FIGURES = "report.html", "report"
 Told = Story | Path | str
-"""A run: its story, or the folder to read it from."""
+"""A run: its story, or its folder."""
 
 
 def write(runs: Told | Sequence[Told], out: Path | str | None = None) -> Path:
-    """Write the report on a run, a folder or a story, or on several; the path of its page.
+    """Write the report on one or several runs, each a folder or a story; return the path of the page.
 
-    One run's report goes into its own folder, that of several into `./report`, unless `out` is given.
+    `out` is the folder to write to: by default the folder of a single run, `./report` for several.
     """
     stories = told([runs] if isinstance(runs, Story | Path | str) else runs)
     folder = Path(out) if out is not None else stories[0].folder if len(stories) == 1 else Path(FIGURES)
@@ -36,7 +37,7 @@ def write(runs: Told | Sequence[Told], out: Path | str | None = None) -> Path:
     for figure in (figure for section in report.sections for figure in _figures(section.blocks)):
         atomic.write(drawings / f"{figure.name}.svg", standalone(figure).encode())
         atomic.write(drawings / f"{figure.name}.png", figure.png)
-    text = json.dumps(report.as_json(), indent=1, allow_nan=False)
+    text = json.dumps(json_ready(report.as_json()), indent=1, allow_nan=False)
     atomic.write(folder / "report.json", f"{text}\n".encode())
     atomic.write(folder / "report.md", document(report, FIGURES).encode(errors="replace"))
     atomic.write(folder / FILE, page(report).encode(errors="replace"))
@@ -44,13 +45,13 @@ def write(runs: Told | Sequence[Told], out: Path | str | None = None) -> Path:
 
 
 def told(runs: Sequence[Told]) -> list[Story]:
-    """Their stories, each by a name of its own."""
+    """The runs, each with a unique name."""
     names = named([run.folder if isinstance(run, Story) else Path(run) for run in runs])
     stories = [run if isinstance(run, Story) else Story.load(run) for run in runs]
     return [story.renamed(name) for story, name in zip(stories, names, strict=True)]
 
 
 def _figures(blocks: Sequence[Block]) -> list[Figure]:
-    """Also those that are folded."""
+    """All figures, also folded ones."""
     folded = [figure for block in blocks if isinstance(block, Folded) for figure in _figures(block.blocks)]
     return [*(block for block in blocks if isinstance(block, Figure)), *folded]

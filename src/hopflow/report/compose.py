@@ -1,4 +1,4 @@
-"""Compose: what a report says, from its title to its last section."""
+"""A report from its title to its last section."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,12 @@ from typing import Any
 
 from .. import __version__
 from . import comparison, curves, hopping, matching, measures, quality, repeating, samples, settings, summary, transport
+from .headline import headline
 from .section import Section
 from .story import Story
 
-Tell = Callable[[Sequence[Story]], Section | None]
-"""What a section's module offers: the section, or None where it would have nothing to say."""
+Compose = Callable[[Sequence[Story]], Section | None]
+"""What the module of a section offers: the section, or None where there is nothing to show."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Report:
     """Everything that is shown, before it is rendered."""
 
     title: str
+    headline: str
+    """The result in one sentence; empty where nothing was measured."""
     lead: str
     stories: tuple[Story, ...]
     sections: tuple[Section, ...]
@@ -29,12 +32,13 @@ class Report:
             "version": 1,
             "hopflow": __version__,
             "title": self.title,
+            "headline": self.headline,
             "runs": [story.as_json() for story in self.stories],
             "sections": [section.as_json() for section in self.sections],
         }
 
 
-SECTIONS: tuple[Tell, ...] = (
+SECTIONS: tuple[Compose, ...] = (
     summary.section,
     comparison.section,
     curves.section,
@@ -54,19 +58,19 @@ def compose(stories: Sequence[Story]) -> Report:
     """A report on one run, or on several side by side."""
     if not stories:
         raise ValueError("there is nothing to report on: name a run, hopflow report RUN")
-    first, *others = (story.name for story in stories)
-    title = f"{first} beside {', '.join(others)}" if others else first
-    told = (tell(stories) for tell in SECTIONS)
-    return Report(title, _lead(stories), tuple(stories), tuple(section for section in told if section is not None))
+    *before, last = (story.name for story in stories)
+    title = f"{', '.join(before)} and {last}" if before else last
+    sections = tuple(section for make in SECTIONS if (section := make(stories)) is not None)
+    return Report(title, headline(stories), _lead(stories), tuple(stories), sections)
 
 
 def _lead(stories: Sequence[Story]) -> str:
     """One sentence on what these runs are."""
     if len(stories) > 1:
-        return f"{len(stories)} runs of hopflow, what they learned and how their tokens hop."
+        return f"{len(stories)} runs of hopflow, compared with the first."
     recipe, identity = stories[0].recipe, stories[0].identity
-    said = [f"a {kind}" for kind in [identity.get("model.kind")] if kind]
-    said += [f"on {recipe['data']}"] if recipe.get("data") else []
+    said = [str(identity["model.kind"])] if identity.get("model.kind") else []
+    said += [f"text {recipe['data']}"] if recipe.get("data") else []
     kinds = {word: identity.get(f"flow.{word}.kind") for word in ("source", "coupling", "prediction")}
     said += [f"{word} {kind}" for word, kind in kinds.items() if kind]
     return f"A run of hopflow: {', '.join(said)}." if said else "A run of hopflow."

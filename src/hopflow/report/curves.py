@@ -1,4 +1,4 @@
-"""Curves: how training went, the loss and what looks at held-out text found."""
+"""Section: the loss and the evaluations on held-out text, over training steps."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from . import figures
 from .legible import legible
 from .looks import COLUMNS, WORDS, looks
-from .section import Block, Figure, Prose, Section
+from .numbers import plain
+from .section import Block, Prose, Section
 from .series import Column
 from .story import Story
 
@@ -18,24 +19,26 @@ TITLES = {
     "b0": "Bound b0 on the perplexity of held-out text",
     "bn": "Bound bn on the perplexity of held-out text",
     "nll": "Negative log-likelihood of held-out text",
-    "jumps": "How often tokens of a sample hop, while training goes on",
+    "jumps": "Hops per sample",
 }
 DRAWN = 200
-"""Looks of a run beyond which only every second, third, … is drawn."""
+"""Evaluations of a run that are drawn at most; of more, every second, third, …"""
 
 
 def section(stories: Sequence[Story]) -> Section | None:
-    """The loss, then every number that looks at held-out text found; None where nothing was logged."""
-    drawn = [_loss(stories), *(_look(stories, quantity) for quantity in TITLES)]
-    found: list[Block] = [figure for figure in drawn if figure is not None]
-    return Section("training", "Training", (*_dropped(stories), *found)) if found else None
+    """The loss and every evaluation over steps; one point or a constant makes a sentence. None without a log."""
+    blocks: list[Block] = [*_dropped(stories), *_loss(stories)]
+    for quantity in TITLES:
+        blocks += _look(stories, quantity)
+    return Section("training", "Training", tuple(blocks)) if blocks else None
 
 
-def _loss(stories: Sequence[Story]) -> Figure | None:
+def _loss(stories: Sequence[Story]) -> list[Block]:
+    """Nothing for single points: the summary has them."""
     columns = [(k, story, Column.of(story.having("loss"), "loss")) for k, story in enumerate(stories)]
     told = [(k, story, column.series(), column.trend()) for k, story, column in columns if len(column.values)]
-    if not told:
-        return None
+    if all(series.count < 2 for _, _, series, _ in told):
+        return []
 
     def paint(axes: "Axes") -> None:
         for k, story, series, trend in told:
@@ -53,27 +56,32 @@ def _loss(stories: Sequence[Story]) -> Figure | None:
         figures.legend(axes)
 
     thinned = any(series.thinned for _, _, series, _ in told)
-    logged = "logged steps" + (", with the least and the greatest of neighbours" if thinned else "")
+    logged = "logged steps" + (" (mean, minimum and maximum of neighbours)" if thinned else "")
     windows = any(trend is not None for *_, trend in told)
-    lines = f"Pale: {logged}; bold: means of windows of them, ± one standard error" if windows else f"Line: {logged}"
+    lines = f"Pale: {logged}. Bold: means over windows, ± one standard error" if windows else f"Line: {logged}"
     data = {
         story.name: {**series.as_json(), **({} if trend is None else {"trend": trend.as_json()})}
         for _, story, series, trend in told
     }
-    return figures.drawn("loss", f"Loss of the training batches, nats per token. {lines}.", paint, data=data)
+    return [figures.drawn("loss", f"Loss of the training batches, nats per token. {lines}.", paint, data=data)]
 
 
-def _look(stories: Sequence[Story], quantity: str) -> Figure | None:
-    """Value and error at every look; nothing where there are none."""
+def _look(stories: Sequence[Story], quantity: str) -> list[Block]:
+    """Value and error at every evaluation; nothing for single ones, which the summary has."""
     told = [(k, story.name, found) for k, story in enumerate(stories) if (found := looks(story, quantity))]
-    if not told:
-        return None
+    if all(len(found) < 2 for *_, found in told):
+        return []
+    levels = {look.value for *_, found in told for look in found}
+    if len(levels) == 1:
+        return [Prose(f"{TITLES[quantity]}: {plain(levels.pop())} at every evaluation.")]
     every = max(-(-len(found) // DRAWN) for *_, found in told)
-    told = [(k, run, found[::-every][::-1]) for k, run, found in told]  # the last one is always there
+    told = [(k, run, found[::-every][::-1]) for k, run, found in told]  # the last one is always drawn
 
     def paint(axes: "Axes") -> None:
         for k, run, found in told:
-            steps, values, errors = zip(*((float(look.step), look.value, look.stderr) for look in found), strict=True)
+            steps, values, errors = zip(
+                *((float(look.step), look.value, look.stderr or 0.0) for look in found), strict=True
+            )
             low, high = ([v + side * e for v, e in zip(values, errors, strict=True)] for side in (-1, 1))
             axes.fill_between(steps, low, high, color=figures.colour(k), alpha=0.2, linewidth=0)
             figures.points(axes, steps, values, errors, k, legible(run))
@@ -83,13 +91,14 @@ def _look(stories: Sequence[Story], quantity: str) -> Figure | None:
 
     counts = sorted({look.n for *_, found in told for look in found if look.n is not None})
     n = f", n = {' to '.join(f'{c:,}' for c in dict.fromkeys((counts[0], counts[-1])))}" if counts else ""
-    some = f" Every {every}th look." if every > 1 else ""
+    some = f" Every {every}th evaluation." if every > 1 else ""
     data = {run: [asdict(look) for look in found] for _, run, found in told}
-    return figures.drawn(quantity, f"{TITLES[quantity]}; ± one standard error{n}.{some}", paint, data=data)
+    caption = f"{TITLES[quantity]}, by training steps; ± one standard error{n}.{some}"
+    return [figures.drawn(quantity, caption, paint, data=data)]
 
 
 def _dropped(stories: Sequence[Story]) -> list[Prose]:
-    """What was logged and is no number is not drawn, and said."""
+    """A sentence on values that are not finite, which are not drawn."""
     said = []
     for story in stories:
         for key in ("loss", *COLUMNS.values()):

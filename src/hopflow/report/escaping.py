@@ -1,4 +1,4 @@
-"""Escaping: the one place where text that came from a run becomes part of a page."""
+"""Escaping of all text that comes from a run."""
 
 import json
 import re
@@ -15,12 +15,12 @@ def html(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A paragraph between tags; what stands between backticks is code."""
+    """A paragraph between tags; text in backticks is code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html(text))
 
 
 def script_json(content: Mapping[str, Any]) -> str:
-    """Data inside a script element: whatever it holds, it cannot end the element or begin a comment."""
+    """Data inside a script element, which cannot end the element or begin a comment."""
     text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -32,7 +32,7 @@ def markdown(text: str) -> str:
 
 
 def markdown_prose(text: str) -> str:
-    """A paragraph of markdown; what stands between backticks is code, and stays as it is."""
+    """A paragraph of markdown; text in backticks stays code."""
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(legible(part) if place % 2 else _spaced(part) for place, part in enumerate(parts))
 
@@ -45,7 +45,7 @@ def _spaced(text: str) -> str:
 
 
 def fence(text: str) -> str:
-    """A block of text as it is, inside a fence that is longer than any in it."""
+    """A block of literal text, in a fence longer than any inside it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     bar = "`" * max(3, longest + 1)
     return f"{bar}text\n{legible(text)}\n{bar}"

@@ -1,7 +1,7 @@
-"""Expected: the jumps that a run's coupling predicts of a perfect network, as a report keeps and shows them."""
+"""Expected hops of a perfect network, predicted from pairs of the run's own coupling and OT batch."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,45 +14,55 @@ from ..schedules import Schedule
 from .forecast import Forecast
 from .journey import SECONDS
 from .means import Means, binned
-from .trained import Trained
+from .trained import Trained, Unknown
 
-BATCHES, LARGEST = 16, 512
-"""OT batches that are coupled, and the most rows of one: more take long, and tell little more."""
+BATCHES = 16
+"""OT batches that are coupled at most."""
+TRIAL, PATIENCE = 512, 60.0
+"""Rows of a batch that is coupled for its time alone, and the most seconds that a prediction may take."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Jumps by step and position, from so many OT batches of so many rows; from none where they are certain."""
+    """Hops by step and position, from n OT batches of the run's own size; n = 0 where they need no pairs."""
 
     jumps: tuple[float, float]
     by_step: Means
     by_position: Means
     batches: int
     rows: int
-    trained: int
-    """Rows of an OT batch of the training."""
+    """Rows of an OT batch, as in the training: a coupling saves more the more rows it can choose from."""
 
     @classmethod
-    def of(
-        cls, forecast: Forecast, schedule: Schedule, times: Sequence[float], batches: int, rows: int, trained: int
-    ) -> "Expected":
+    def of(cls, forecast: Forecast, schedule: Schedule, times: Sequence[float], batches: int, rows: int) -> "Expected":
         by_step = forecast.by_step(schedule, torch.tensor(times, dtype=torch.float64))
         jumps = mean_and_error(forecast.total())
-        return cls(jumps, Means.of(by_step), Means.of(binned(forecast.differ)), batches, rows, trained)
+        return cls(jumps, Means.of(by_step), Means.of(binned(forecast.differ)), batches, rows)
 
 
 def expect(trained: Trained, times: Sequence[float]) -> Expected:
-    """Between these times, from pairs of the run's own text; of a disjoint source nothing need be read."""
-    schedule, ot_batch = trained.flow.schedule, trained.ot_batch
+    """Between these times, from pairs of the run's training text; a disjoint source needs no pairs."""
+    schedule, rows = trained.flow.schedule, trained.ot_batch
     if trained.flow.source.disjoint:
-        return Expected.of(Forecast.certain(trained.length), schedule, times, 0, 0, ot_batch)
-    rows = min(ot_batch, LARGEST)
+        return Expected.of(Forecast.certain(trained.length), schedule, times, 0, rows)
     pairs = _pairs(trained, rows)
-    return Expected.of(Forecast.of(pairs), schedule, times, len(pairs), rows, ot_batch)
+    return Expected.of(Forecast.of(pairs), schedule, times, len(pairs), rows)
+
+
+def check_time(trained: Trained, rows: int) -> None:
+    """Raise Unknown if two OT batches of this size would take too long to couple on this machine."""
+    if rows <= TRIAL:
+        return
+    trial = trained.pairs(TRIAL)
+    next(trial)  # the first one also loads the text
+    seconds = 2 * _seconds(lambda: next(trial)) * (rows / TRIAL) ** 2
+    if seconds > PATIENCE:
+        raise Unknown(f"two OT batches of {rows:,} rows would take about {seconds:.0f} s to couple here")
 
 
 def _pairs(trained: Trained, rows: int) -> list[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]]:
-    """As many batches as come in time, and at least two: one has no error."""
+    """The first OT batches, at least two: one has no error."""
+    check_time(trained, rows)
     found: list[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]] = []
     started = time.perf_counter()
     for pairs in islice(trained.pairs(rows), BATCHES):
@@ -60,3 +70,9 @@ def _pairs(trained: Trained, rows: int) -> list[tuple[Int[Tensor, "n L"], Int[Te
         if len(found) > 1 and time.perf_counter() - started > SECONDS:
             break
     return found
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Figures: the one place that draws. A figure is SVG whose colours a page may change, and the same as PNG.
+"""Drawing of figures: SVG whose colours a page may change, and the same as PNG.
 
 Every colour of the palette is drawn as it is, and named in the SVG: `var(--c0, #2a6fbb)`. A page that sets --c0
 recolours it, one that does not shows the colour itself. Text stays text. The same numbers give the same bytes.
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 INK, SOFT, GRID = "#23272e", "#5d6570", "#dfe3e8"
 CYCLE = ("#2a6fbb", "#d0620f", "#178568", "#b3478f", "#8a6d0b", "#4f4fc4", "#a8323e", "#3a8fa8")
-"""Run k has colour k everywhere; told apart by eyes of every kind, on white and, as the page changes them, on black."""
+"""Run k has colour k everywhere; chosen to differ also for colour-blind readers, on light and dark pages."""
 VARIABLES = {INK: "--ink", SOFT: "--soft", GRID: "--grid", **{hexa: f"--c{k}" for k, hexa in enumerate(CYCLE)}}
 WIDTH, HEIGHT = 4.6, 2.9
 """Inches of one panel; text of 9 points is then readable in half a page and on a phone."""
 DPI = 160
 FEW, MANY = 12, 40
-"""Points up to which each is marked, and beyond which none has a bar for its error."""
+"""Points up to which each is marked, and up to which each has an error bar."""
 THEME: dict[str, Any] = {
     "font.size": 9,
     "font.family": "DejaVu Sans",
@@ -63,12 +63,12 @@ THEME: dict[str, Any] = {
 
 
 def colour(run: int) -> str:
-    """That of a run, by its place among the runs."""
+    """The colour of a run, by its place among the runs."""
     return CYCLE[run % len(CYCLE)]
 
 
 def dashes(run: int) -> str:
-    """A line style that tells runs apart where there are more of them than colours."""
+    """The line style of a run, for more runs than colours."""
     return ("-", "--", ":", "-.")[run // len(CYCLE) % 4]
 
 
@@ -106,7 +106,7 @@ def line(axes: "Axes", x: Any, y: Any, run: int, label: str) -> None:
 
 
 def band(axes: "Axes", series: "Series", shade: str) -> None:
-    """From the least to the greatest of the values that a thinned series stands for."""
+    """From the minimum to the maximum of the values that a thinned series stands for."""
     if series.thinned:
         axes.fill_between(series.steps, series.low, series.high, color=shade, alpha=0.15, linewidth=0)
 
@@ -121,7 +121,7 @@ def points(
     style: str | None = None,
     marker: str = "o",
 ) -> None:
-    """Measured values joined by a line, each with its error unless there are too many to tell apart."""
+    """Measured values joined by a line, with error bars unless there are too many."""
     bars = len(x) <= MANY
     axes.errorbar(
         x,
@@ -138,7 +138,7 @@ def points(
 
 
 def legend(axes: "Axes", last: str = "") -> None:
-    """Above the panel, clear of the lines, where there is more than one name; one of them may be put last."""
+    """Above the panel, where there is more than one name; one of them may be put last."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) < 2:
         return
@@ -155,7 +155,7 @@ def legend(axes: "Axes", last: str = "") -> None:
 
 
 def count_axis(axes: "Axes", which: str = "x") -> None:
-    """Whole numbers on a logarithmic axis, written out: 8, 16, 32."""
+    """Integers on a logarithmic axis: 8, 16, 32."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -166,7 +166,7 @@ def count_axis(axes: "Axes", which: str = "x") -> None:
 
 
 def step_axis(axes: "Axes") -> None:
-    """Steps, with their thousands apart."""
+    """Training steps, with thousands separators."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
@@ -178,13 +178,13 @@ def step_axis(axes: "Axes") -> None:
 
 
 def standalone(figure: Figure) -> str:
-    """The drawing as a file of its own, with the colours of paper."""
+    """The drawing as a separate file, in light colours."""
     svg = re.sub(r"var\(--\w+, (#\w{6})\)", r"\1", figure.svg)
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
 
 
 def _inline(svg: str, name: str, caption: str) -> str:
-    """Part of a page: no header, no style sheet, no address; ids of its own, the page's colours and font."""
+    """Inline SVG: no header, style sheet or address; unique ids, colours and font of the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<style.*?</style>\s*", "", svg, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Film: sequences on their way from source to text, as plain data that a page can play to and fro.
+"""Sequences on their way from source to text, as plain data that the player of a page reads.
 
 `texts` are the symbols that are shown, each once; a token is an index into them, and `MASKED` stands for any mask.
 A sequence holds its `source` tokens, the positions of its `prompt`, and its `hops` in the order of time, each as three
@@ -16,11 +16,11 @@ from ..symbols import MASK, symbols
 
 MASKED = -1
 GLOW = 0.04
-"""How long a hop is seen as one, in units of t."""
+"""How long a hop is highlighted, in units of t."""
 MOST, BYTES = 4, 300_000
-"""Sequences of a film, and about how large it may become."""
+"""Sequences and bytes of a film at most."""
 WIDEST = 12
-"""Characters of a mask, which is otherwise as wide as what it becomes."""
+"""Characters of a mask at most; a mask is as wide as its final token."""
 SOURCE, MOVED, FINAL, PROMPT = "source", "moved", "final", "prompt"
 
 Film = Mapping[str, Any]
@@ -48,7 +48,7 @@ def film(out: Generation, tokenizer: Any, data: int) -> dict[str, Any]:
 
 
 def stills(film: Film, t: float) -> list[Still]:
-    """What stands at this time, before what moves then; at t = 1 everything is final."""
+    """The sequences at time t, before the hops at t; at t = 1 everything is final."""
     return [_still(film, sequence, t) for sequence in film["sequences"]]
 
 
@@ -103,6 +103,6 @@ def _shown(texts: Sequence[str], token: int, final: int) -> str:
 
 
 def _direction(text: str) -> str:
-    """Of the finished text, by its first letter that has one: lines shall not turn around while it is drawn."""
+    """Writing direction of the finished text, so that lines keep it while tokens hop."""
     found = (unicodedata.bidirectional(character) for character in text)
     return next(("ltr" if kind == "L" else "rtl" for kind in found if kind in ("L", "R", "AL")), "ltr")

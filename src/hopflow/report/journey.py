@@ -1,4 +1,4 @@
-"""Journey: the hops of sequences that a run draws, by step and by position, and a film of some of them."""
+"""Hops of sequences that are drawn for the report, by step and by position."""
 
 import time
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from .means import Means, binned, width
 from .trained import Trained, Unknown
 
 STEPS, FEWER, SEED = 32, 8, 0
-"""Euler steps, and those of a slow network."""
+"""Euler steps, fewer Euler steps for a slow network, and the seed."""
 MOST, SECONDS, PATIENCE = 64, 2.0, 20.0
-"""Sequences that are drawn: as many as take so long, and at least one if that is not beyond all patience."""
+"""Sequences at most, seconds that drawing them may take, and seconds that the first one may take."""
 
 
 @dataclass(frozen=True)
 class Journey:
-    """Jumps of n sequences, drawn with η = 0."""
+    """Hops of n sequences, drawn with η = 0."""
 
     n: int
     length: int
@@ -66,7 +66,7 @@ class Journey:
 
 
 def draw(trained: Trained) -> Journey:
-    """Sequences of the run's own length; how many, the clock decides."""
+    """Sequences of the length of the training, as many as there is time for."""
     some = trained.flow.source.sample(4, trained.length, generator=torch.Generator().manual_seed(SEED))
     n, steps = affordable(trained.model, some)
     out = generate(trained.model, trained.flow, n=n, length=trained.length, steps=steps, trajectory=True, seed=SEED)
@@ -74,7 +74,7 @@ def draw(trained: Trained) -> Journey:
 
 
 def hops_by_step(out: Generation, times: Float[Tensor, " N1"]) -> Float[Tensor, "n N"]:
-    """How often each sequence hopped between one of these times and the next."""
+    """Hops of each sequence between one of these times and the next."""
     assert out.hops is not None
     step = torch.searchsorted(times, out.hops.t.cpu().to(times), right=True) - 1
     counts = torch.zeros(len(out.tokens), len(times) - 1, dtype=torch.float64)
@@ -82,17 +82,17 @@ def hops_by_step(out: Generation, times: Float[Tensor, " N1"]) -> Float[Tensor, 
 
 
 def affordable(model: Network, rows: Int[Tensor, "n L"]) -> tuple[int, int]:
-    """Sequences that can be drawn in time, and in how many steps, by what the network takes for these rows."""
+    """How many sequences to draw and in how many steps, from the time of a network call on these rows."""
     there = home(model)
     rows, t = rows.to(there), torch.full((len(rows),), 0.5, dtype=clock_dtype(model), device=there)
     with resting(model):
         call = _seconds(lambda: float(model(rows[:1], t[:1]).sum()))
-        if call * STEPS < PATIENCE:  # the first call prepares what later ones use, and other programs come between
+        if call * STEPS < PATIENCE:  # the first call is slower than later ones
             call = min(_seconds(lambda: float(model(rows, t).sum())) for _ in range(3)) / len(rows)
     for steps in (STEPS, FEWER):
         if call * steps <= PATIENCE:
             return max(1, min(MOST, int(SECONDS / (call * steps)))), steps
-    raise Unknown(f"to draw one sequence with its network would take about {call * FEWER:.0f} s here")
+    raise Unknown(f"one sequence would take about {call * FEWER:.0f} s to draw here")
 
 
 def _seconds(work: Callable[[], object]) -> float:

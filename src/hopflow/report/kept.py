@@ -1,4 +1,4 @@
-"""Kept: what a report has drawn or paired stays beside its run, so that the next one need not do it again."""
+"""Cache of what a report has drawn and coupled, in the folder of the run. Unknown errors are kept as NaN."""
 
 import json
 import os
@@ -15,14 +15,14 @@ Found = TypeVar("Found")
 
 
 def kept(folder: Path, name: str, key: Mapping[str, Any], kind: type[Found], make: Callable[[], Found]) -> Found:
-    """What was made under this name with this key: the network, and how it was asked. Else it is made, and kept."""
+    """What was made under this name with this key (weights and settings); made and kept if it is not there."""
     whole, wanted, form = _read(folder), {**key, "hopflow": __version__}, TypeAdapter(kind)
     there = whole.get(name)
     if isinstance(there, dict) and there.get("key") == wanted:
         try:
             return form.validate_python(there.get("found"))
         except ValidationError:
-            pass  # of another version, or damaged: it can be made again
+            pass  # of another version, or damaged
     found = make()
     whole[name] = {"key": wanted, "found": form.dump_python(found, mode="json")}
     _write(folder, whole)
@@ -38,6 +38,6 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, whole: dict[str, Any]) -> None:
-    """A folder that may not be written to keeps nothing, and is reported on all the same."""
+    """Write the cache if the folder is writable; a report does not need it."""
     if os.access(folder, os.W_OK):
-        atomic.write(folder / FILE, json.dumps(whole, separators=(",", ":"), allow_nan=False).encode())
+        atomic.write(folder / FILE, json.dumps(whole, separators=(",", ":")).encode())

@@ -1,12 +1,12 @@
-"""Legible: text of any origin as characters that may stand in a file and steer nothing."""
+"""Text of any origin without control characters."""
 
 import unicodedata
 
 
 def legible(text: str) -> str:
-    """With a picture for every control character, ␛ for escape, and U+FFFD for what is no character.
+    """The text with symbols for control characters (␛ for escape), and U+FFFD for invalid ones.
 
-    Line ends and tabs stay; so do marks that scripts need, such as joiners.
+    Line ends and tabs stay, and so do marks that scripts need, such as joiners.
     """
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs", "Cn") else _picture(c) for c in text)
 

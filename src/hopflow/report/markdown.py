@@ -1,19 +1,20 @@
-"""Markdown: a report to be read where a page cannot be opened; figures are files beside it."""
+"""A report as markdown; its figures are PNG files."""
 
 from functools import singledispatch
 
-from .. import __version__
 from .compose import Report
 from .escaping import fence, markdown, markdown_prose
+from .page import FOOTER
 from .section import Block, Commands, Figure, Folded, Player, Prose, Samples, Table
 
 
 def document(report: Report, figures: str) -> str:
-    """The whole text; figures are in the folder of that name."""
-    parts = [f"# {markdown(report.title)}", markdown(report.lead)]
+    """The complete text; figures are in the folder of that name."""
+    parts = [f"# {markdown(report.title)}", *([f"**{markdown(report.headline)}**"] if report.headline else [])]
+    parts.append(markdown(report.lead))
     for section in report.sections:
         parts += [f"## {markdown(section.title)}", *(_block(block, figures) for block in section.blocks)]
-    parts.append(f"Made by hopflow {__version__}. ± is one standard error, n how many independent units it is from.")
+    parts.append(FOOTER)
     return "\n\n".join(parts) + "\n"
 
 
@@ -39,12 +40,16 @@ def _line(cells: tuple[str, ...]) -> str:
 
 @_block.register
 def _figure(block: Figure, figures: str) -> str:
-    return f"![{markdown(block.caption)}]({figures}/{block.name}.png)\n\n{markdown(block.caption)}"
+    first = block.caption.partition(". ")[0]
+    return f"![{markdown(first)}]({figures}/{block.name}.png)\n\n{markdown(block.caption)}"
 
 
 @_block.register
 def _samples(block: Samples, figures: str) -> str:
-    return "\n\n".join([markdown(block.facts), *map(fence, block.texts)])
+    parts = [markdown(block.facts)]
+    for text, reading in zip(block.texts, block.readings or ("",) * len(block.texts), strict=True):
+        parts += [fence(text), *([f"decoded: {markdown(reading)}"] if reading else [])]
+    return "\n\n".join(parts)
 
 
 @_block.register

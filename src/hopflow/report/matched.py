@@ -1,7 +1,8 @@
-"""Matched: batches of a run's own text, before and after a coupling."""
+"""Batches of a run's training text, before and after its coupling."""
 
 import math
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,25 +15,30 @@ from ..estimate import mean_and_error
 from ..evaluation.measured import Measured
 from ..network import Network, home
 from ..training.streams import stream
+from .expected import check_time
+from .journey import SECONDS
 from .trained import Trained
 
-ROWS, BATCHES, SEED = 64, 8, 0
+SHOWN, BATCHES, SEED = 64, 8, 0
+"""Rows of a batch that are drawn, batches that are coupled at most, and their seed."""
 BARS = 24
 """Of the histograms of costs."""
 
 Numbers = tuple[float, float]
 """A mean over batches and its standard error."""
+Square = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
 class Matched:
-    """Batches before and after a coupling; the first of them in full."""
+    """Batches before and after a coupling, of the size that the run was trained with."""
 
     coupling: str
     cost: str
     rows: int
-    trained: int
-    """Rows of an OT batch of the training; 0 where pairs are as they come."""
+    """Rows of a batch."""
+    coupled: bool
+    """Whether the run itself uses this coupling; otherwise it is what exact transport would do."""
     batches: int
     before: Numbers
     after: Numbers
@@ -41,10 +47,10 @@ class Matched:
     equal_before: Numbers
     """The share of positions at which the rows of a pair are equal."""
     equal_after: Numbers
-    matrix: tuple[tuple[float, ...], ...]
-    """Costs of the first batch, a row per data row."""
-    order: tuple[int, ...]
-    """The source row that each data row is given."""
+    drawn: Square
+    """Centred costs of the first data rows (rows) and the first source rows (columns) of the first batch."""
+    paired: Square
+    """The same data rows with their partners as columns: pairs are the diagonal."""
     edges: tuple[float, ...]
     all_pairs: tuple[float, ...]
     """Shares of the costs between two edges."""
@@ -52,65 +58,74 @@ class Matched:
 
     @property
     def flat(self) -> bool:
-        """No pair is better than another, such as by Hamming from a disjoint source: there is nothing to see."""
-        return self.before == self.after and len(set(self.matrix[0])) == 1
+        """Whether all pairs cost the same, such as by Hamming from a disjoint source: there is nothing to choose."""
+        return self.before == self.after and not any(value for row in self.drawn for value in row)
 
 
 def pair(trained: Trained) -> Matched:
-    """Batches of the training text by the run's coupling; where it has none, by what exact transport would do."""
+    """Batches of the training text, coupled as in the training; independent pairs are compared with exact OT."""
     plain = isinstance(trained.flow.coupling, Independent)
     coupling: Coupling = ExactOT(Hamming()) if plain else trained.flow.coupling
-    rows = ROWS if plain else min(ROWS, trained.ot_batch)
-    reads = trained.reads(coupling)
-    batches = [
-        (
-            trained.flow.source.sample(rows, trained.length, generator=stream(SEED, "report", index)),
-            trained.corpus.batch(SEED, index * rows, rows),
-        )
-        for index in range(BATCHES)
-    ]
-    return match(coupling, batches, 0 if plain else trained.ot_batch, **reads)
+    rows = trained.ot_batch
+    check_time(trained, rows)
+    return match(coupling, _batches(trained, rows), not plain, **trained.reads(coupling))
+
+
+def _batches(trained: Trained, rows: int) -> Iterator[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]]:
+    """Source and data rows that are not coupled yet: two batches, and more while there is time."""
+    started = time.perf_counter()
+    for index in range(BATCHES):
+        if index > 1 and time.perf_counter() - started > SECONDS:
+            break
+        x0 = trained.flow.source.sample(rows, trained.length, generator=stream(SEED, "report", index))
+        yield x0, trained.corpus.batch(SEED, index * rows, rows)
 
 
 def match(
     coupling: Coupling,
-    batches: Sequence[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]],
-    trained: int = 0,
+    batches: Iterable[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]],
+    coupled: bool = True,
     embedding: Float[Tensor, "V D"] | None = None,
     network: Network | None = None,
 ) -> Matched:
     """What a coupling does to batches of source and data rows; before it, every pair counts alike."""
     found = [_Batch.of(coupling, *rows, index, embedding, network) for index, rows in enumerate(batches)]
-    before, after = _means(batch.costs for batch in found), _means(batch.own(batch.costs) for batch in found)
+    before, after = _stack(batch.before for batch in found), _stack(batch.own.mean() for batch in found)
     gain = Measured.ratio("gain", before - after, before, "") if bool(before.any()) else None
-    every = torch.cat([batch.costs.flatten() for batch in found])
-    edges = _edges(every)
+    every, own = torch.cat([batch.some for batch in found]), torch.cat([batch.own for batch in found])
+    edges = _edges(torch.cat([every, own]))
     return Matched(
         type(coupling).__name__,
         type(_cost(coupling)).__name__,
-        len(found[0].order),
-        trained,
+        len(found[0].own),
+        coupled,
         len(found),
         mean_and_error(before),
         mean_and_error(after),
         (0.0, 0.0) if gain is None else (gain.value, gain.stderr),
-        mean_and_error(_means(batch.equal for batch in found)),
-        mean_and_error(_means(batch.own(batch.equal) for batch in found)),
-        tuple(tuple(round(cost, 4) for cost in row) for row in found[0].costs.tolist()),
-        tuple(found[0].order.tolist()),
+        mean_and_error(_stack(batch.equal_before for batch in found)),
+        mean_and_error(_stack(batch.equal_after for batch in found)),
+        _square(found[0].drawn),
+        _square(found[0].paired),
         tuple(edges.tolist()),
         _shares(every, edges),
-        _shares(torch.cat([batch.own(batch.costs) for batch in found]), edges),
+        _shares(own, edges),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """What every pair of a batch costs, how alike its rows are, and which source row each data row is given."""
+    """One batch, of which only what is shown is kept: a batch of 4,096 rows has 16 million pairs."""
 
-    costs: Float[Tensor, "n n"]
-    equal: Float[Tensor, "n n"]
-    order: Int[Tensor, " n"]
+    before: Float[Tensor, ""]
+    own: Float[Tensor, " n"]
+    """Costs of the coupling's pairs."""
+    some: Float[Tensor, " m"]
+    """Costs of all pairs of the first rows."""
+    equal_before: Float[Tensor, ""]
+    equal_after: Float[Tensor, ""]
+    drawn: Float[Tensor, "k k"]
+    paired: Float[Tensor, "k k"]
 
     @classmethod
     def of(
@@ -127,13 +142,20 @@ class _Batch:
         table = None if embedding is None else embedding.to(there)
         with torch.no_grad():
             chosen = coupling.match(x0, x1, stream(SEED, "report coupling", index), embedding=table, network=network)
-            costs = _cost(coupling).matrix(x0, x1, table, network)
-        equal = 1 - Hamming().matrix(x0, x1) / x0.shape[1]
-        return cls(costs.cpu().double(), equal.cpu().double(), chosen.order.cpu())
-
-    def own(self, matrix: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:
-        """Of the coupling's pairs."""
-        return matrix[torch.arange(len(self.order)), self.order]
+            costs = _cost(coupling).matrix(x0, x1, table, network).cpu().double()
+        order = chosen.order.cpu()
+        equal = 1 - Hamming().matrix(x0, x1).cpu().double() / x0.shape[1]
+        rows, few = torch.arange(len(order)), torch.arange(min(SHOWN, len(order)))
+        centred = costs - costs.mean(1, keepdim=True) - costs.mean(0) + costs.mean()
+        return cls(
+            costs.mean(),
+            costs[rows, order],
+            costs[: 4 * SHOWN, : 4 * SHOWN].flatten(),
+            equal.mean(),
+            equal[rows, order].mean(),
+            centred[few][:, few],
+            centred[few][:, order[few]],
+        )
 
 
 def _edges(costs: Float[Tensor, " m"]) -> Float[Tensor, " e"]:
@@ -151,8 +173,12 @@ def _cost(coupling: Coupling) -> SequenceCost:
     return cost if isinstance(cost, SequenceCost) else Hamming()
 
 
-def _means(values: Iterable[Tensor]) -> Float[Tensor, " batches"]:
-    return torch.stack([value.mean() for value in values])
+def _stack(values: Iterable[Tensor]) -> Float[Tensor, " batches"]:
+    return torch.stack(list(values))
+
+
+def _square(values: Float[Tensor, "k k"]) -> Square:
+    return tuple(tuple(round(value, 4) for value in row) for row in values.tolist())
 
 
 def _shares(costs: Float[Tensor, " pairs"], edges: Float[Tensor, " E"]) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
-"""Matching: the coupling on a batch of the run's own text, before and after, as pictures."""
+"""Section: what the coupling does to a batch of the training text."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +9,7 @@ import torch
 from . import figures
 from .kept import kept
 from .legible import legible
-from .matched import BATCHES, ROWS, SEED, Matched, pair
+from .matched import BATCHES, SEED, SHOWN, Matched, pair
 from .numbers import measured
 from .section import Block, Figure, Prose, Section, Table
 from .story import Story
@@ -20,88 +20,104 @@ if TYPE_CHECKING:
 
 TITLE = "The coupling on a batch"
 MATRIX = (
-    "What it costs to lead each source row (column) to each data row (row) of one batch, less the means of its row and "
-    "its column, which no pairing changes; dark is cheap. Left: source rows as drawn, pairs are the diagonal. Right: "
-    "in the order that the coupling gives them, its pairs are the diagonal. Data rows in the order of what they save."
+    "Costs of pairs of data rows (rows) and source rows (columns) in one batch, centred by row and column; dark is "
+    "cheap. Left: source rows in random order. Right: each column is the partner that the coupling chose, so that its "
+    "pairs are the diagonal."
 )
-COSTS = "Costs of the pairs of {batches} batches: all pairs, which are what independence pays, and the coupling's own."
+COSTS = "Costs of pairs in {batches} batches of {rows:,} rows: all pairs, and the pairs of the coupling."
+HEAD = ("run", "cost", "rows", "independent", "coupled", "saved", "equal, independent", "equal, coupled")
 
-Told = tuple[int, Story, Matched]
+
+@dataclass(frozen=True)
+class Told:
+    """The k-th run and its batches."""
+
+    k: int
+    story: Story
+    found: Matched
 
 
 def section(stories: Sequence[Story]) -> Section | None:
-    """One table; of each run its first batch, or why there is none. None where no run has a network."""
+    """A sentence per run, one table, and pictures of each coupling that differs; None where no run has a network."""
     if all(story.checkpoint is None for story in stories):
         return None
-    told, silent = told_of(stories, lambda k, story: (k, story, matched(story)), "no batch was paired")
-    blocks: list[Block] = [Prose(_lead(story, found)) for _, story, found in told]
-    seen = [one for one in told if not one[2].flat]
+    told, silent = told_of(stories, lambda k, story: Told(k, story, matched(story)), "no batch was coupled")
+    if any(one.found.coupled for one in told):  # what a coupling would do is shown where no run has one
+        told = [one for one in told if one.found.coupled]
+    blocks: list[Block] = [Prose(_lead(one.story, one.found)) for one in told]
+    seen = [one for one in told if not one.found.flat]
     if seen:
         blocks.append(_table(seen))
-    for k, story, found in seen:
-        blocks += [_picture(k, story, found), _histogram(k, story, found)]
+    for alike in _alike(seen):
+        blocks += [_picture(alike), _histogram(alike)]
     blocks += map(Prose, silent)
-    return Section("coupling", TITLE, tuple(blocks))
+    return Section("coupling", TITLE, tuple(blocks)) if blocks else None
 
 
 def matched(story: Story) -> Matched:
-    """Paired now, or when the newest checkpoint was reported on before."""
+    """Coupled now, or read from an earlier report on the same checkpoint."""
     trained = Trained.load(story)
-    key = {"weights": trained.weights, "rows": ROWS, "batches": BATCHES, "seed": SEED}
+    key = {"weights": trained.weights, "rows": trained.ot_batch, "shown": SHOWN, "batches": BATCHES, "seed": SEED}
     return kept(story.folder, "coupling", key, Matched, lambda: pair(trained))
+
+
+def _alike(told: Sequence[Told]) -> list[list[Told]]:
+    """Runs whose pictures would be the same, such as runs that differ in the seed only."""
+    found: dict[tuple[object, ...], list[Told]] = {}
+    for one in told:
+        same = one.found
+        found.setdefault((same.coupling, same.cost, same.rows, same.drawn, same.paired), []).append(one)
+    return list(found.values())
 
 
 def _lead(story: Story, found: Matched) -> str:
     saved = _percent(*found.gain)
-    if not found.trained and found.flat:
+    if found.flat:
+        alike = f"{story.name}: all pairs of a batch have the same {found.cost} cost, so that no coupling can save any."
+        return alike if found.coupled else f"{alike} Every position hops."
+    if not found.coupled:
         return (
-            f"{story.name} takes its pairs as they come. By their Hamming distance no pair is better than another: the "
-            f"source shares no token with the text, and every position hops."
+            f"{story.name} uses independent pairs. Exact optimal transport on Hamming distances would save {saved} of "
+            f"the hops in batches of {found.rows:,} rows, the batch of the run. It is shown here."
         )
-    if not found.trained:
-        return (
-            f"{story.name} takes its pairs as they come. Exact optimal transport of {found.rows} rows by their "
-            f"Hamming distance would save {saved} of the jumps; it is shown here."
-        )
-    more = f" In batches of {found.trained:,}, as it was trained, it saves more." if found.trained > found.rows else ""
-    return (
-        f"{story.name}: {found.coupling} by {found.cost} saves {saved} of the cost of independent pairs, in batches of "
-        f"{found.rows} rows.{more}"
-    )
+    what = "hops" if found.cost == "Hamming" else f"{found.cost} cost"
+    return f"{story.name}: {found.coupling} saves {saved} of the {what} of independent pairs ({found.rows:,} rows)."
 
 
 def _table(told: Sequence[Told]) -> Table:
-    head = ("run", "cost", "paid before", "paid after", "saved", "equal before", "equal after")
     rows = tuple(
         (
-            story.name,
-            found.cost,
-            measured(*found.before),
-            measured(*found.after),
-            *(_percent(*share) for share in (found.gain, found.equal_before, found.equal_after)),
+            one.story.name,
+            one.found.cost,
+            f"{one.found.rows:,}",
+            measured(*one.found.before),
+            measured(*one.found.after),
+            *(_percent(*share) for share in (one.found.gain, one.found.equal_before, one.found.equal_after)),
         )
-        for _, story, found in told
+        for one in told
     )
+    counts = " or ".join(dict.fromkeys(f"{one.found.batches}" for one in told))
     caption = (
-        f"Cost of a pair before and after the coupling, and the part of its positions at which both rows hold the same "
-        f"token; ± over n = {BATCHES} batches of the training text."
+        f"Mean cost of a pair and share of positions with equal tokens, for independent and for coupled pairs of the "
+        f"training text; ± over n = {counts} batches. Rows: the OT batch of the run."
     )
-    return Table(head, rows, caption)
+    return Table(HEAD, rows, caption)
 
 
 def _percent(value: float, error: float) -> str:
     return f"{measured(100 * value, 100 * error)} %"
 
 
-def _picture(k: int, story: Story, found: Matched) -> Figure:
-    matrix, order = torch.tensor(found.matrix, dtype=torch.float64), torch.tensor(found.order)
-    matrix = matrix - matrix.mean(1, keepdim=True) - matrix.mean(0) + matrix.mean()
-    rows = (matrix.diagonal() - matrix[torch.arange(len(order)), order]).argsort(descending=True, stable=True)
-    drawn, given = matrix[rows][:, rows], matrix[rows][:, order[rows]]
+def _picture(alike: Sequence[Told]) -> Figure:
+    k, found = alike[0].k, alike[0].found
+    drawn, paired = (torch.tensor(square, dtype=torch.float64) for square in (found.drawn, found.paired))
+    rows = (drawn.diagonal() - paired.diagonal()).argsort(descending=True, stable=True)
+    drawn, paired = drawn[rows][:, rows], paired[rows][:, rows]
 
     def paint(before: "Axes", after: "Axes") -> None:
-        low, high = float(matrix.min()), float(matrix.max())
-        for axes, content, title in ((before, drawn, "as drawn"), (after, given, f"paired: {found.coupling}")):
+        both = torch.stack([drawn, paired])
+        low, high = float(both.min()), float(both.max())
+        for axes, content, title in ((before, drawn, "random order"), (after, paired, f"coupled: {found.coupling}")):
             image = axes.imshow(content.numpy(), cmap="viridis", interpolation="none", vmin=low, vmax=high)
             axes.set_title(title)
             axes.set(xlabel="source row", ylabel="data row")
@@ -110,12 +126,19 @@ def _picture(k: int, story: Story, found: Matched) -> Figure:
         bar.set_label(f"{found.cost} cost, centred")
         bar.outline.set_visible(False)
 
-    name = f"coupling_{k}"
-    caption = f"{story.name}: {MATRIX} {found.rows} rows."
-    return figures.drawn(name, caption, paint, panels=2, width=5.2, height=4.3, data={story.name: asdict(found)})
+    some = f"The first {len(drawn)} of {found.rows:,} rows" if found.rows > len(drawn) else f"{found.rows} rows"
+    caption = f"{_names(alike)}: {MATRIX} {some}, sorted by what their pair saves."
+    data = {one.story.name: asdict(one.found) for one in alike}
+    return figures.drawn(f"coupling_{k}", caption, paint, panels=2, width=5.2, height=4.3, data=data)
 
 
-def _histogram(k: int, story: Story, found: Matched) -> Figure:
+def _names(alike: Sequence[Told]) -> str:
+    return ", ".join(one.story.name for one in alike)
+
+
+def _histogram(alike: Sequence[Told]) -> Figure:
+    k, found = alike[0].k, alike[0].found
+
     def paint(axes: "Axes") -> None:
         pairs = (("all pairs", found.all_pairs, figures.SOFT), (found.coupling, found.own_pairs, figures.colour(k)))
         for name, shares, shade in pairs:
@@ -124,5 +147,5 @@ def _histogram(k: int, story: Story, found: Matched) -> Figure:
         axes.set(xlabel=f"{found.cost} cost of a pair", ylabel="share of the pairs")
         figures.legend(axes)
 
-    caption = f"{story.name}: {COSTS.format(batches=found.batches)} Means {measured(*found.before)}"
-    return figures.drawn(f"pair_costs_{k}", f"{caption} and {measured(*found.after)}, n = batches.", paint)
+    caption = f"{_names(alike)}: {COSTS.format(batches=found.batches, rows=found.rows)}"
+    return figures.drawn(f"pair_costs_{k}", caption, paint)

@@ -1,5 +1,6 @@
-"""Means: of many quantities at once, over independent units, with their errors; positions averaged in bins."""
+"""Means and standard errors of many quantities over independent units; positions are averaged in bins."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -7,14 +8,15 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ..estimate import mean_and_error
+from .numbers import known
 
 BINS = 32
-"""Neighbouring positions are averaged, so that no more points than these are drawn."""
+"""Points that are drawn at most; neighbouring positions are averaged."""
 
 
 @dataclass(frozen=True)
 class Means:
-    """Means over sequences or batches, and their standard errors."""
+    """Means over sequences or batches, and their standard errors; NaN for an unknown error."""
 
     mean: tuple[float, ...]
     stderr: tuple[float, ...]
@@ -22,7 +24,8 @@ class Means:
     @classmethod
     def of(cls, values: Shaped[Tensor, "n points"]) -> "Means":
         found = [mean_and_error(column) for column in values.T]
-        return cls(tuple(mean for mean, _ in found), tuple(error for _, error in found))
+        errors = (error if known(error) else math.nan for _, error in found)
+        return cls(tuple(mean for mean, _ in found), tuple(errors))
 
 
 def width(length: int) -> int:

@@ -1,57 +1,68 @@
-"""Measures: every number that `hopflow eval` kept, set by set."""
+"""Section: all rows of `hopflow eval`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ..evaluation.frontier import SAMPLES
 from ..evaluation.rows import TRANSPORT, Row
-from .numbers import measured
-from .section import Block, Folded, Section, Table
+from .judges import judge_names
+from .numbers import error_of, measured
+from .section import Block, Folded, Prose, Section, Table
 from .story import Story
 
-HEAD = ("quantity", "speaks of", "value", "unit", "n", "is")
+HEAD = ("quantity", "sampler", "value", "unit", "n", "kind")
+TITLES = {SAMPLES: "Samples", TRANSPORT: "Hops and transport costs"}
+HINTS = {
+    "`judge=MODEL` scores the samples by a language model": lambda rows: any("judge_hash" in row.more for row in rows),
+    "`steps=8,16,32` compares numbers of sampling steps": lambda rows: len(steps_of(rows)) > 1,
+}
 
 
 def section(stories: Sequence[Story]) -> Section | None:
-    """Likelihoods in the open, all else folded; None where nothing was evaluated."""
+    """All numbers, folded: the main ones are in other sections. None where nothing was evaluated."""
     if not any(story.rows for story in stories):
         return None
+    judges, every = judge_names(stories), [row for story in stories for row in story.rows]
     blocks: list[Block] = []
-    for story in stories:
-        likelihoods = [row for row in story.rows if row.unit == "ppl"]
-        for name in dict.fromkeys(row.set for row in likelihoods):
-            here = [row for row in likelihoods if row.set == name]
-            blocks.append(Table(HEAD, tuple(map(_cells, here)), f"{story.name} on {name}. {_origin(here[0])}"))
-    for story in stories:
-        others = [row for row in story.rows if row.unit != "ppl"]
-        tables = [
-            Table(HEAD, tuple(_cells(row) for row in others if row.set == name), f"{story.name}: {_words(name)}.")
-            for name in dict.fromkeys(row.set for row in others)
-        ]
-        if tables:
-            blocks.append(Folded(f"All {len(others)} other numbers of {story.name}", tuple(tables)))
+    for story in filter(lambda story: story.rows, stories):
+        tables = tuple(_table(story, name, judges) for name in dict.fromkeys(row.set for row in story.rows))
+        blocks.append(Folded(f"All {len(story.rows)} numbers of {story.name}", tables))
+    if hints := [hint for hint, done in HINTS.items() if not done(every)]:
+        blocks.append(Prose(f"More from `hopflow eval RUN`: {'; '.join(hints)}."))
     return Section("evaluation", "Evaluation", tuple(blocks))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def steps_of(rows: Sequence[Row]) -> set[object]:
+    """Numbers of sampling steps of which there are samples."""
+    return {row.more.get("steps") for row in rows if row.set == SAMPLES}
+
+
+def _table(story: Story, name: str, judges: Mapping[str, str]) -> Table:
+    rows = [row for row in story.rows if row.set == name]
+    title = TITLES.get(name, f"Text: {name}")
+    return Table(HEAD, tuple(_cells(row, judges) for row in rows), f"{title}. {_origin(rows[0])}")
+
+
+def _cells(row: Row, judges: Mapping[str, str]) -> tuple[str, ...]:
     said = [str(row.more.get("sampler", "-"))]
     if "ot_n" in row.more:
-        said.append(f"{row.more.get('coupling')} of {row.more['ot_n']}")
+        trained = row.more.get("trained_ot_n", row.more["ot_n"])
+        other = f" (trained with {trained})" if trained != row.more["ot_n"] else ""
+        said.append(f"{row.more.get('coupling')}, batches of {row.more['ot_n']}{other}")
     if row.more.get("temperature", 1.0) not in (1.0, None):
         said.append(f"temperature {row.more['temperature']:g}")
     if "judge_hash" in row.more:
-        said.append(f"judge {row.more['judge_hash'][:6]}")
-    kind = "exact" if row.more.get("exact") else "a bound" if row.is_bound else "no bound" if row.unit == "ppl" else "-"
+        said.append(f"judge {judges[str(row.more['judge_hash'])]}")
+    kind = (
+        "exact" if row.more.get("exact") else "bound" if row.is_bound else "not a bound" if row.unit == "ppl" else "-"
+    )
     unit = "perplexity" if row.unit == "ppl" else row.unit
-    return row.quantity, "; ".join(said), measured(row.value, row.stderr), unit, f"{row.n:,}", kind
+    return row.quantity, "; ".join(said), measured(row.value, error_of(row.stderr, row.n)), unit, f"{row.n:,}", kind
 
 
 def _origin(row: Row) -> str:
     more = row.more
     said = [f"{more['of']:,} sequences of {more['length']} tokens"] if {"of", "length"} <= more.keys() else []
     said += [row.dtype, f"weights: {more.get('weights', 'unknown')}"]
-    said += [f"checkpoint at step {more['checkpoint']:,}"] if isinstance(more.get("checkpoint"), int) else []
-    said += ["the text it was trained on"] if more.get("trained_on") else []
+    said += [f"checkpoint of step {more['checkpoint']:,}"] if isinstance(more.get("checkpoint"), int) else []
+    said += ["the training text"] if more.get("trained_on") else []
     return f"{', '.join(said)}."
-
-
-def _words(name: str) -> str:
-    return {"samples": "samples", TRANSPORT: "what samples and pairs pay on the way"}.get(name, f"the text of {name}")

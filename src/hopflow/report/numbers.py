@@ -1,27 +1,42 @@
-"""Numbers, as a report writes them: never without their error where they have one."""
+"""Numbers as text: each with its error where it has one."""
 
 import math
-from typing import TypeGuard
+from collections.abc import Mapping
+from typing import Any, TypeGuard
 
 GREATEST = 1e150
-"""Beyond it, squares are no numbers any more."""
+"""The square of a larger number is not finite."""
 
 
-def measured(value: int | float, error: int | float, n: int | None = None, unit: str = "") -> str:
-    """24.31 ± 0.53 (n = 64): as many digits as the error can bear."""
-    digits = _digits(value, error)
-    said = f"{value:,.{digits}f} ± {error:,.{digits}f}" if abs(value) < 1e7 else f"{value:.3g} ± {error:.1g}"
+def measured(value: int | float, error: int | float | None, n: int | None = None, unit: str = "") -> str:
+    """24.31 ± 0.53 (n = 64), with two digits of the error; 24.31 ± ? where the error is unknown."""
+    error = error_of(error, n)
+    digits = _digits(value, error if known(error) else 0)
+    if abs(value) >= 1e7:
+        said = f"{value:.3g} ± {f'{error:.1g}' if known(error) else '?'}"
+    else:
+        said = f"{value:,.{digits}f} ± {f'{error:,.{digits}f}' if known(error) else '?'}"
     said += f" {unit}" if unit else ""
     return said if n is None else f"{said} (n = {n:,})"
 
 
+def error_of(error: int | float | None, n: int | None) -> int | float | None:
+    """The standard error over n values, or None if it is unknown: for n = 1, also where an older file holds 0."""
+    return None if n == 1 and not error else error if known(error) else None
+
+
+def known(error: int | float | None) -> TypeGuard[int | float]:
+    """Whether there is an error; an unknown one is None or NaN."""
+    return error is not None and math.isfinite(error)
+
+
 def finite(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number that can be drawn and written; JSON knows integers that no float can hold."""
+    """Whether it is a number that can be drawn and written; JSON allows integers that no float can hold."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= GREATEST
 
 
 def plain(value: int | float) -> str:
-    """A number that has no error."""
+    """A number without an error."""
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.4g}"
@@ -40,9 +55,18 @@ def lasting(seconds: int | float) -> str:
 
 
 def _digits(value: int | float, error: int | float) -> int:
-    """Decimals that show two digits of the error; of a number without one four digits."""
+    """Decimals that show two digits of the error, or four digits of a number without one."""
     if error > 0:
         return max(0, 1 - math.floor(math.log10(error)))
     if float(value).is_integer():
         return 0
     return max(0, 3 - math.floor(math.log10(abs(value))))
+
+
+def json_ready(content: Any) -> Any:
+    """The same data with null for numbers that are not finite, which JSON cannot hold."""
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    if isinstance(content, Mapping):
+        return {key: json_ready(value) for key, value in content.items()}
+    return [json_ready(value) for value in content] if isinstance(content, list | tuple) else content

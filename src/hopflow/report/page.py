@@ -1,5 +1,6 @@
-"""Page: a report as one HTML file that asks for nothing else."""
+"""A report as one HTML file that loads nothing else."""
 
+import re
 from functools import singledispatch
 from importlib.resources import files
 from itertools import groupby
@@ -8,18 +9,22 @@ from .. import __version__
 from . import player
 from .compose import Report
 from .escaping import html, prose
+from .player import decoded
 from .section import Block, Commands, Figure, Folded, Player, Prose, Samples, Section, Table
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""Nothing may be fetched, whatever a text on the page says."""
+"""Nothing may be loaded, whatever the texts on the page contain."""
 SHORT = 480
 """Characters of a sample that are shown before it is unfolded."""
+FOOTER = f"Made by hopflow {__version__}. ± is one standard error over n independent units; ± ? where it is unknown."
+FEW = 3
+"""Columns of a table whose numbers may wrap on a phone, so that it need not scroll."""
 LONG = 44
-"""Characters from which on a cell is a sentence."""
+"""Characters from which on a cell may wrap."""
 
 
 def page(report: Report) -> str:
-    """The whole file."""
+    """The complete file."""
     title = html(report.title)
     contents = "".join(f'<li><a href="#{html(s.anchor)}">{html(s.title)}</a></li>' for s in report.sections)
     sections = "\n".join(_section(section) for section in report.sections)
@@ -36,17 +41,23 @@ def page(report: Report) -> str:
 {_file("page.css")}{_file("player.css")}</style>
 </head>
 <body>
-<header><h1><bdi>{title}</bdi></h1><p class="lead">{html(report.lead)}</p></header>
+<header><h1><bdi>{title}</bdi></h1>{_headline(report.headline)}<p class="lead">{html(report.lead)}</p></header>
 <nav aria-label="Contents"><ol>{contents}</ol></nav>
 <main>
 {sections}
 </main>
-<footer>Made by hopflow {__version__}. ± is one standard error, n how many independent units it is from.</footer>
+<footer>{FOOTER}</footer>
 <script>
 {_file("player.js")}</script>
 </body>
 </html>
 """
+
+
+def _headline(text: str) -> str:
+    """Numbers keep their error and unit on the same line."""
+    bound = re.sub(" (?=[±%=])|(?<=[±=]) ", "\u00a0", text)
+    return f'<p class="headline">{html(bound)}</p>' if text else ""
 
 
 def _section(section: Section) -> str:
@@ -78,10 +89,11 @@ def _prose(block: Prose) -> str:
 def _table(block: Table) -> str:
     head = "".join(f'<th scope="col">{html(cell)}</th>' for cell in block.head)
     rows = "\n".join(_row(row) for row in block.rows)
+    few = " few" if len(block.head) <= FEW else ""
     caption = f"<caption>{html(block.caption)}</caption>" if block.caption else ""
     return (
-        f'<div class="table" tabindex="0" role="region" aria-label="{html(block.caption or "table")}"><table>{caption}'
-        f"<thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
+        f'<div class="table{few}" tabindex="0" role="region" aria-label="{html(block.caption or "table")}">'
+        f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>"
     )
 
 
@@ -92,7 +104,7 @@ def _row(row: tuple[str, ...]) -> str:
 
 
 def _length(cell: str) -> str:
-    """Sentences may be broken into lines, numbers may not."""
+    """Sentences may wrap, numbers may not."""
     return ' class="long"' if len(cell) > LONG else ""
 
 
@@ -104,12 +116,14 @@ def _figure(block: Figure) -> str:
 
 @_block.register
 def _samples(block: Samples) -> str:
-    texts = "\n".join(f"<li>{_text(text)}</li>" for text in block.texts)
+    readings = block.readings or ("",) * len(block.texts)
+    both = zip(block.texts, readings, strict=True)
+    texts = "\n".join(f"<li>{_text(text)}{decoded(reading)}</li>" for text, reading in both)
     return f'<p class="facts">{html(block.facts)}</p>\n<ol class="samples">\n{texts}\n</ol>'
 
 
 def _text(text: str) -> str:
-    """In a direction of its own; what is long is folded."""
+    """With its own writing direction; long texts are folded."""
     whole = f'<pre dir="auto">{html(text)}</pre>'
     if len(text) <= SHORT:
         return whole

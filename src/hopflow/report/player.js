@@ -1,10 +1,10 @@
-/* Plays a film of report/film.py: what stands at time t, and the controls around it. No text becomes markup. */
+/* Plays a film of report/film.py: the tokens at time t, and its controls. No text becomes markup. */
 const hopPlayer = (() => {
   "use strict";
   const MASK = "░", WIDEST = 12, ENDS = "⏎";
   const SECONDS = 6, STEP = 0.1;
 
-  /** Tokens, states and jumps of one sequence at time t; the same as `stills` in report/film.py. */
+  /** Tokens, states and hops of one sequence at time t; the same as `stills` in report/film.py. */
   function standing(film, sequence, t) {
     const hops = sequence.hops, tokens = sequence.source.slice();
     const left = new Array(tokens.length).fill(0), states = new Array(tokens.length).fill("source");
@@ -138,7 +138,7 @@ const hopPlayer = (() => {
       const jumps = this.lines.reduce((sum, line) => sum + line.show(this.t), 0), time = this.t.toFixed(2);
       this.figure.querySelector(".hop-time").textContent = time;
       this.figure.querySelector(".hop-total").textContent = String(jumps);
-      this.slider.setAttribute("aria-valuetext", "t = " + time + ", " + jumps + " jumps");
+      this.slider.setAttribute("aria-valuetext", "t = " + time + ", " + jumps + " hops");
     }
 
     /** Who asks for less motion gets a tenth of the way at each press. */

@@ -1,6 +1,6 @@
-"""Player: the page's element in which a film is played; player.js plays it, player.css colours it.
+"""The player of sequences that hop; player.js plays it, player.css colours it.
 
-Without JavaScript, and on paper, the finished sequences are all there is of it.
+Without JavaScript and on paper it shows the finished sequences.
 """
 
 from .escaping import html, script_json
@@ -8,12 +8,12 @@ from .film import FINAL, MOVED, PROMPT, SOURCE, Still, stills
 from .section import Player
 
 TICKS, START = 200, 100
-"""Of the slider, and where it stands at first: half-way all colours are seen. An arrow key moves it by one."""
-LEGEND = {SOURCE: "source", MOVED: "just moved, or will again", FINAL: "final", PROMPT: "prompt"}
+"""Positions of the slider, and the first one: half-way all colours are visible. An arrow key moves it by one."""
+LEGEND = {SOURCE: "source", MOVED: "just hopped, or will hop again", FINAL: "final", PROMPT: "prompt"}
 
 
 def markup(player: Player) -> str:
-    """The element as it is without its script, and the film that the script plays."""
+    """The element without its script, and the data that the script plays."""
     last = stills(player.data, 1.0)
     return f"""<div class="player" id="{html(player.name)}">
 <script type="application/json">{script_json(player.data)}</script>
@@ -21,17 +21,28 @@ def markup(player: Player) -> str:
 <button type="button" aria-label="Play">▶</button>
 <input type="range" min="0" max="{TICKS}" step="1" value="{START}" aria-label="time, from source to text">
 <span class="hop-clock">t = <span class="hop-time">1.00</span></span>
-<span class="hop-sum"><span class="hop-total">{sum(still.jumps for still in last)}</span> jumps</span>
+<span class="hop-sum"><span class="hop-total">{sum(still.jumps for still in last)}</span> hops</span>
 </div>
 <ol class="hop-sequences">
-{"".join(map(_sequence, last))}</ol>
+{_sequences(last, player.readings)}</ol>
 {_legend(last)}
 </div>"""
 
 
-def _sequence(still: Still) -> str:
-    jumps = f'<span class="hop-jumps"><span class="hop-count">{still.jumps}</span> jumps</span>'
-    return f'<li><bdi class="hop-text" dir="{still.direction}">{html(still.text)}</bdi>{jumps}</li>\n'
+def decoded(reading: str, label: str = "decoded") -> str:
+    """Morse symbols as letters, below them."""
+    return f'<p class="decoded"><span>{label}</span> {html(reading)}</p>' if reading else ""
+
+
+def _sequences(last: list[Still], readings: tuple[str, ...]) -> str:
+    both = zip(last, readings or ("",) * len(last), strict=True)
+    return "".join(_sequence(still, reading) for still, reading in both)
+
+
+def _sequence(still: Still, reading: str) -> str:
+    jumps = f'<span class="hop-jumps"><span class="hop-count">{still.jumps}</span> hops</span>'
+    below = decoded(reading, "decoded at t = 1")
+    return f'<li><bdi class="hop-text" dir="{still.direction}">{html(still.text)}</bdi>{below}{jumps}</li>\n'
 
 
 def _legend(last: list[Still]) -> str:

@@ -1,13 +1,15 @@
-"""Quality: what more sampling steps buy, by a judge and by how varied the samples are."""
+"""Section: quality of samples against sampling steps, by a judge and by their entropy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..evaluation.frontier import SAMPLES
 from ..evaluation.rows import Row
 from . import figures
+from .judges import judge_names
 from .legible import legible
-from .numbers import measured
+from .measures import steps_of
+from .numbers import error_of, known, measured
 from .section import Block, Figure, Prose, Section, Table
 from .story import Story
 
@@ -19,23 +21,27 @@ STYLES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D")
 COLUMNS = {
     "gen_ppl": "generative perplexity",
     "entropy_bits": "entropy, bits",
-    "jumps": "jumps",
+    "jumps": "hops",
     "calls": "network calls",
 }
+CAUTION = "Compare it together with the entropy: repetitive text has a low generative perplexity, too."
 
 
 def section(stories: Sequence[Story]) -> Section | None:
-    """Curves over steps and the numbers below them; None where no samples were measured."""
-    if not any(_samples(story.rows) for story in stories):
+    """Curves over steps and a table of each run; None without a judge or a second number of steps."""
+    judges = judge_names(stories)
+    several = len(steps_of([row for story in stories for row in story.rows])) > 1
+    if not (judges or several) or not any(_samples(story.rows) for story in stories):
         return None
-    judges = dict.fromkeys(str(row.more["judge_hash"]) for s in stories for row in s.rows if "judge_hash" in row.more)
-    blocks: list[Block] = [_protocol(stories, list(judges))]
-    if len({row.more.get("steps") for story in stories for row in _samples(story.rows)}) > 1:
-        blocks += [_figure(stories, "gen_ppl", judge, f"quality-{judge[:6]}") for judge in judges]
+    blocks: list[Block] = []
+    if judges:
+        said = " and ".join(judges.values())
+        blocks.append(Prose(f"Generative perplexity is the perplexity of the samples under {said}. {CAUTION}"))
+    if several:
+        blocks += [_figure(stories, "gen_ppl", judge, f"quality-{judge[:6]}", name) for judge, name in judges.items()]
         blocks.append(_figure(stories, "entropy_bits", None, "entropy"))
-    else:
-        blocks.append(Prose("Only one number of steps was measured; `hopflow eval RUN steps=8,16,32` makes a curve."))
-    return Section("quality", "Steps against quality", (*blocks, *(_table(story) for story in stories if story.rows)))
+    tables = (_table(story, judges) for story in stories if _samples(story.rows))
+    return Section("quality", "Steps against quality", (*blocks, *tables))
 
 
 def _samples(rows: Sequence[Row], quantity: str | None = None, judge: str | None = None) -> list[Row]:
@@ -46,26 +52,8 @@ def _samples(rows: Sequence[Row], quantity: str | None = None, judge: str | None
     ]
 
 
-def _protocol(stories: Sequence[Story], judges: Sequence[str]) -> Prose:
-    """What the numbers are of, and by whom."""
-    named = {row.more["judge_hash"]: judge_name(row) for story in stories for row in story.rows if "judge" in row.more}
-    said = [f"The judge {named.get(judge, 'unknown')} ({judge[:6]}) reads the samples" for judge in judges]
-    if not said:
-        said = ["No judge has read the samples; `hopflow eval RUN judge=…` asks one"]
-    return Prose(
-        f"{'. '.join(said)}. A low generative perplexity alone is easily had by repeating oneself: read it beside the "
-        f"entropy of the tokens within a sample, and beside the text itself."
-    )
-
-
-def judge_name(row: Row) -> str:
-    """As far as the row tells."""
-    judge = row.more.get("judge")
-    return str(judge.get("name", "unknown")) if isinstance(judge, dict) else "unknown"
-
-
-def _figure(stories: Sequence[Story], quantity: str, judge: str | None, name: str) -> Figure:
-    """A line for every run, η and temperature; the text itself as a level to reach."""
+def _figure(stories: Sequence[Story], quantity: str, judge: str | None, name: str, reader: str = "") -> Figure:
+    """A line for every run, η and temperature; the text itself as a level line."""
     lines = [
         (k, place, label, rows)
         for k, story in enumerate(stories)
@@ -83,7 +71,8 @@ def _figure(stories: Sequence[Story], quantity: str, judge: str | None, name: st
     counts = sorted({row.n for *_, rows in lines for row in rows})
     n = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
     data = {label: [row.as_json() for row in rows] for _, _, label, rows in lines}
-    caption = f"{words[0].upper()}{words[1:]} by sampling steps; ± one standard error, n = {n} samples a point."
+    by = f" (judge {reader})" if reader else ""
+    caption = f"{words[0].upper()}{words[1:]}{by} by sampling steps; ± one standard error, n = {n} samples per point."
     return figures.drawn(name, caption, _painter(lines, list(levels.values()), words, quantity), data=data)
 
 
@@ -105,9 +94,12 @@ def _painter(
             style, marker = STYLES[place % 4], MARKERS[place % 4]
             by_steps = [row for row in rows if row.more.get("steps")]
             if by_steps:
-                # a little apart, so that error bars of several lines can be told from each other
+                # shifted a little, so that error bars of several lines do not overlap
                 at = [row.more["steps"] * 1.03 ** (order - (len(lines) - 1) / 2) for row in by_steps]
-                values, errors = [row.value for row in by_steps], [row.stderr for row in by_steps]
+                values, errors = (
+                    [row.value for row in by_steps],
+                    [row.stderr if known(row.stderr) else 0.0 for row in by_steps],
+                )
                 figures.points(axes, at, values, errors, k, label, style, marker)
             else:  # a causal network has no steps to choose
                 axes.axhline(rows[0].value, color=figures.colour(k), linestyle=style, label=label)
@@ -124,21 +116,28 @@ def _painter(
     return paint
 
 
-def _table(story: Story) -> Table:
-    """A line for every sampler, and for the text."""
+def _table(story: Story, judges: Mapping[str, str]) -> Table:
+    """A row for every sampler, and for the text; columns that are the same everywhere are left out."""
     points: dict[tuple[Any, ...], dict[str, str]] = {}
     shown: dict[str, str] = {}
-    order = [row for row in story.rows if row.set == SAMPLES or row.more.get("sampler") == ITSELF]
-    for row in order:
-        if row.quantity not in COLUMNS:
+    for row in story.rows:
+        if row.quantity not in COLUMNS or not (row.set == SAMPLES or row.more.get("sampler") == ITSELF):
             continue
-        mark = f" [{row.more['judge_hash'][:6]}]" if "judge_hash" in row.more else ""
-        shown.setdefault(row.quantity + mark, COLUMNS[row.quantity] + mark)
+        judge = judges.get(str(row.more.get("judge_hash")))
+        name = COLUMNS[row.quantity] + (f" ({judge})" if judge else "")
+        shown.setdefault(name, row.quantity)
         key = (row.more.get("sampler", "-"), row.more.get("temperature"), row.n)
-        points.setdefault(key, {})[row.quantity + mark] = measured(row.value, row.stderr)
-    columns = sorted(shown, key=lambda name: list(COLUMNS).index(name.partition(" ")[0]))
+        points.setdefault(key, {})[name] = measured(row.value, error_of(row.stderr, row.n))
+    columns = sorted(shown, key=lambda name: list(COLUMNS).index(shown[name]))
+    heats = len({heat for _, heat, _ in points if heat not in (None, 1.0)}) > 0
     rows = tuple(
-        (sampler, "-" if heat is None else f"{heat:g}", *(numbers.get(name, "-") for name in columns), f"{n:,}")
+        (
+            sampler,
+            *(["-" if heat is None else f"{heat:g}"] if heats else []),
+            *(numbers.get(name, "-") for name in columns),
+            f"{n:,}",
+        )
         for (sampler, heat, n), numbers in points.items()
     )
-    return Table(("sampler", "temperature", *(shown[name] for name in columns), "n"), rows, f"Samples of {story.name}.")
+    head = ("sampler", *(["temperature"] if heats else []), *columns, "n")
+    return Table(head, rows, f"Samples of {story.name}.")

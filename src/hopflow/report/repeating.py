@@ -1,39 +1,37 @@
-"""Repeating: the commands that make these numbers again, and what they depend on."""
+"""Section: commands that reproduce the runs, and versions, seeds and hashes."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from .. import __version__
 from ..evaluation.frontier import SAMPLES
 from ..recipes import Recipe, resolve
 from ..recipes.paper import names
-from .quality import judge_name
+from .judges import judge_name
 from .section import Block, Commands, Prose, Section, Table
 from .story import Story
 
 LEFT_OUT = ("name", "out", "device", "precision")
-"""Keys that say where a run was, not what it is."""
+"""Settings that do not change the result."""
 
 
 def section(stories: Sequence[Story]) -> Section:
-    """Training, evaluation and this report, run by run; versions, seeds and hashes."""
+    """Commands for training, evaluation and this report; versions, seeds and hashes of every run."""
     lines = [line for story in stories for line in (train_command(story), eval_command(story)) if line]
     lines.append(" ".join(["hopflow report", *(shlex.quote(str(story.folder)) for story in stories)]))
     blocks: list[Block] = [Commands(tuple(lines))]
     if untold := [story.name for story in stories if train_command(story) is None]:
-        blocks.append(
-            Prose(f"Trained from Python: {', '.join(untold)}. hopflow.train with the keys above and the same network.")
-        )
+        listed = ", ".join(untold)
+        blocks.append(Prose(f"Trained from Python: {listed}. Call hopflow.train with these settings and networks."))
     rows = tuple((story.name, *_origin(story)) for story in stories)
     head = ("run", "recipe hash", "seed", "steps", "precision", "hopflow", "torch", "text, sha256")
-    blocks.append(Table(head, rows, f"This report was made by hopflow {__version__}."))
+    blocks.append(Table(head, rows))
     return Section("repeat", "How to repeat it", tuple(blocks))
 
 
 def train_command(story: Story) -> str | None:
-    """`hopflow train …` with the keys that differ from what it takes by itself; None for a network of one's own."""
+    """`hopflow train …` with the settings that are not defaults; None for a custom network."""
     known = {f.name for f in fields(Recipe)}
     if not {"data", "name", "tokens"} <= story.recipe.keys() or not story.recipe.keys() <= known:
         return None
@@ -48,7 +46,7 @@ def train_command(story: Story) -> str | None:
 
 
 def eval_command(story: Story) -> str | None:
-    """`hopflow eval …` with what the rows tell of their settings; None where nothing was evaluated."""
+    """`hopflow eval …` with the settings of its rows; None where nothing was evaluated."""
     if not story.rows:
         return None
     drawn = [row for row in story.rows if row.set == SAMPLES]
@@ -68,7 +66,7 @@ def eval_command(story: Story) -> str | None:
 
 
 def _word(value: Any) -> str:
-    """As a command line says it."""
+    """As the command line takes it."""
     if value is None:
         return "none"
     if isinstance(value, bool):

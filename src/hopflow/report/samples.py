@@ -1,4 +1,4 @@
-"""Samples: what a run writes."""
+"""Section: sequences that training drew."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from .story import Story
 SHOWN = 8
 """Of each run."""
 LONGEST = 20_000
-"""Characters of a sample; what is beyond them is cut, and said."""
+"""Characters of a sample; longer ones are cut, with a note."""
 
 
 def section(stories: Sequence[Story]) -> Section | None:
-    """The first of each run's samples, unchosen; None where no run has any."""
+    """The first samples of each run, not selected; None where no run has any."""
     if not any(story.samples for story in stories):
         return None
     blocks: list[Block] = []
@@ -23,8 +23,9 @@ def section(stories: Sequence[Story]) -> Section | None:
         shown = story.samples[:SHOWN]
         step = shown[0].get("step")
         at = f" after step {step + 1:,}" if isinstance(step, int) else ""
-        facts = f"{story.name}: the first {len(shown)} of {len(story.samples):,} sequences drawn{at}, not chosen."
-        blocks.append(Samples(tuple(_cut(sample["text"]) for sample in shown), facts))
+        facts = f"{story.name}: the first {len(shown)} of {len(story.samples):,} sequences drawn{at}, not selected."
+        texts = tuple(_cut(sample["text"]) for sample in shown)
+        blocks.append(Samples(texts, facts, story.readings(texts)))
     return Section("samples", "Samples", tuple(blocks))
 
 

@@ -1,4 +1,4 @@
-"""Section: what a report is made of. Nothing here knows how it is shown; texts are plain and unescaped."""
+"""Blocks that a report is made of. They do not know how they are rendered; texts are plain and unescaped."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Prose:
 
 @dataclass(frozen=True)
 class Table:
-    """Names in the first column, cells as they are shown."""
+    """A table of text; the first column names the rows."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -33,17 +33,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing, made by `figures.drawn`; its name is that of its files."""
+    """A drawing, made by `figures.drawn`; its files have its name."""
 
     name: str
     caption: str
     svg: str
-    """To stand in a page: its colours are the page's variables."""
+    """Inline SVG whose colours are variables of the page."""
     png: bytes = field(default=b"", repr=False)
     data: Mapping[str, Any] = field(default_factory=dict)
     """The numbers that were drawn."""
     wide: bool = False
-    """Whether it wants a row of its own."""
+    """Whether it takes the full width."""
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": "figure", "name": self.name, "caption": self.caption, "data": dict(self.data)}
@@ -51,23 +51,27 @@ class Figure:
 
 @dataclass(frozen=True)
 class Samples:
-    """Texts that a run drew, and what is known of them, such as the step."""
+    """Texts that a run drew, a sentence about them, and what they read decoded where they are in Morse code."""
 
     texts: tuple[str, ...]
     facts: str = ""
+    readings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return {"kind": "samples", "facts": self.facts, "texts": list(self.texts)}
+        content = {"kind": "samples", "facts": self.facts, "texts": list(self.texts)}
+        return {**content, "decoded": list(self.readings)} if self.readings else content
 
 
 @dataclass(frozen=True)
 class Player:
-    """Sequences that hop, to be played by the page's script; elsewhere its stills are shown."""
+    """Sequences that hop, played by the script of the page; elsewhere its stills are shown."""
 
     name: str
     data: Mapping[str, Any]
     stills: tuple[Samples, ...] = ()
-    """What it looks like at a few times, for paper and markdown."""
+    """The sequences at a few times, for paper and markdown."""
+    readings: tuple[str, ...] = ()
+    """The finished sequences decoded, where they are in Morse code."""
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": "player", "name": self.name, "data": dict(self.data)}
@@ -75,7 +79,7 @@ class Player:
 
 @dataclass(frozen=True)
 class Folded:
-    """What few will want to see: a line that opens when it is asked for."""
+    """Blocks behind a line that opens them."""
 
     title: str
     blocks: tuple["Block", ...]
@@ -99,7 +103,7 @@ Block = Prose | Table | Figure | Samples | Player | Folded | Commands
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, by which it is also found, and what stands below it."""
+    """A heading with its anchor, and the blocks below it."""
 
     anchor: str
     title: str

@@ -1,4 +1,4 @@
-"""Series: a column of metrics as points to draw, however long the run was and whatever it holds."""
+"""A column of metrics as points to draw, for runs of any length."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ WINDOWS, FEWEST = 40, 8
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Means of neighbouring values by the steps taken until then, and how far the values lie apart."""
+    """Means of neighbouring values by step, with their minimum and maximum."""
 
     steps: np.ndarray
     mean: np.ndarray
@@ -25,7 +25,7 @@ class Series:
     error: np.ndarray
     """Standard error of each mean, from the values it is of; 0 for a single one."""
     count: int
-    """Values that there are."""
+    """Number of values."""
 
     @property
     def thinned(self) -> bool:
@@ -45,7 +45,7 @@ class Column:
     steps: np.ndarray
     values: np.ndarray
     dropped: int
-    """Values that are not finite: they are not drawn, and their number is said."""
+    """Number of values that are not finite, which are not drawn."""
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], key: str) -> "Column":
@@ -55,7 +55,7 @@ class Column:
         return cls(steps, values, len(numbers) - len(pairs))
 
     def series(self, most: int = MOST) -> Series:
-        """A point for every value, or for as many neighbours as it takes to have no more than `most`."""
+        """A point for every value; neighbours are averaged so that there are at most `most` points."""
         count = len(self.values)
         if not count:
             none = self.values

@@ -1,8 +1,8 @@
-"""Story: what is known of one run, from the files of its folder."""
+"""Story: one run, read from the files of its folder."""
 
 import errno
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..data import Corpus
+from ..data.morse import from_morse
 from ..evaluation import record
 from ..evaluation.compare import BITS, Side
 from ..evaluation.rows import Row
@@ -23,28 +24,28 @@ SAMPLES = "samples.jsonl"
 
 @dataclass(frozen=True, eq=False)
 class Story:
-    """A run as a report tells it. What is not there is empty, and named in `missing`."""
+    """One run. What its folder lacks is empty here, and listed in `missing`."""
 
     folder: Path
     name: str
     recipe: dict[str, Any] = field(default_factory=dict)
-    """The keys it was trained by."""
+    """Settings of the training."""
     identity: dict[str, Any] = field(default_factory=dict)
-    """What decided what was learned, its text and flow included."""
+    """Everything that determines the result of the training, with its text and flow."""
     recipe_hash: str | None = None
     versions: dict[str, str | None] = field(default_factory=dict)
-    """Of what trained it."""
+    """Versions that trained it."""
     metrics: list[dict[str, Any]] = field(default_factory=list)
     side: Side | None = None
-    """What `hopflow eval` measured, the newest for each sampler and set."""
+    """Rows of `hopflow eval`, the newest for each sampler and set."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     checkpoint: int | None = None
-    """Steps that the newest checkpoint has taken."""
+    """Steps of the newest checkpoint."""
     model: nn.Module | None = None
-    """A network of the user's own, which no file can say how to build; its weights are in the checkpoint."""
+    """A custom network, which no file can rebuild; its weights are in the checkpoint."""
     missing: tuple[str, ...] = ()
     corpus: Corpus | None = None
-    """The text of a run whose recipe does not name one."""
+    """The text of a run whose recipe does not name it."""
 
     @classmethod
     def load(cls, folder: Path | str, model: nn.Module | None = None, corpus: Corpus | None = None) -> "Story":
@@ -58,11 +59,11 @@ class Story:
         if not (run or logged or side):
             raise ValueError(unread or f"{path} is not a run: it has no recipe.json, metrics.jsonl or {record.FILE}")
         known = {
-            "recipe.json (what the run is)": run,
-            "metrics.jsonl (how training went)": logged,
-            f"{record.FILE} ({unread or 'bounds and samples with their errors'}: `hopflow eval {path}`)": side,
-            f"{SAMPLES} (sequences that training drew)": samples,
-            "checkpoint (a network, from which sequences could be drawn)": step is not None,
+            "recipe.json (settings)": run,
+            "metrics.jsonl (training log)": logged,
+            f"{record.FILE} ({unread or 'bounds and samples'}; run `hopflow eval {path}`)": side,
+            f"{SAMPLES} (sequences drawn in training)": samples,
+            "checkpoint (network weights)": step is not None,
         }
         return cls(
             path,
@@ -81,12 +82,12 @@ class Story:
         )
 
     def renamed(self, name: str) -> "Story":
-        """By another name, which tells it from other runs."""
+        """The same run with another name."""
         return replace(self, name=name, side=self.side and replace(self.side, name=name))
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Of the evaluation; what it says per character says nothing new."""
+        """Rows of the evaluation, without the copies per character."""
         found = [] if self.side is None else self.side.rows.values()
         return [row for row in found if not row.quantity.endswith(BITS)]
 
@@ -95,8 +96,13 @@ class Story:
         """The newest value of every metric."""
         return {key: value for row in self.metrics for key, value in row.items()}
 
+    def readings(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """The texts decoded, if the run writes Morse code; nothing otherwise."""
+        coded = "morse" in (self.identity.get("data.tokenizer"), self.recipe.get("tokens"))
+        return tuple(map(from_morse, texts)) if coded else ()
+
     def having(self, key: str) -> list[dict[str, Any]]:
-        """The rows of metrics with such a key."""
+        """The rows of metrics that have this key."""
         return self._by_key.get(key, [])
 
     @cached_property
@@ -109,21 +115,21 @@ class Story:
 
     @property
     def steps(self) -> int | None:
-        """Taken so far."""
+        """Steps of the training so far."""
         if self.checkpoint is not None:
             return self.checkpoint
         return int(self.metrics[-1]["step"]) + 1 if self.metrics else None
 
     @property
     def tokens(self) -> int | None:
-        """Seen so far, as far as the recipe tells."""
+        """Tokens of the training so far, if the recipe has batch and length."""
         per_step = [self.recipe.get("batch"), self.recipe.get("length", self.identity.get("data.length"))]
         if self.steps is None or not all(isinstance(count, int) for count in per_step):
             return None
         return self.steps * int(per_step[0] or 0) * int(per_step[1] or 0)
 
     def as_json(self) -> dict[str, Any]:
-        """Who this is; the numbers are in the sections."""
+        """Name, settings and rows; the other numbers are in the sections."""
         return {
             "run": self.name,
             "folder": str(self.folder),
@@ -137,17 +143,17 @@ class Story:
 
 
 def named(folders: Sequence[Path]) -> list[str]:
-    """A name for every folder: its last part, and as many parts before it as tell it from the others."""
+    """A unique name for every folder: its last parts, as few as possible."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(path[-depth:]) for path in parts]
         if len(set(names)) == len(names):
             return names
-    raise ValueError("a run is named twice; each is told once")
+    raise ValueError("a run is named twice: name each run once")
 
 
 def _measured(folder: Path, name: str) -> tuple[Side | None, str]:
-    """What was evaluated, or why that says nothing: it is damaged, or of a run that has changed since."""
+    """The rows of the evaluation, or why there are none: damaged, or from another recipe."""
     try:
         return (replace(Side.load(folder), name=name) if record.read(folder) else None), ""
     except ValueError as error:
@@ -155,7 +161,7 @@ def _measured(folder: Path, name: str) -> tuple[Side | None, str]:
 
 
 def _samples(file: Path) -> list[dict[str, Any]]:
-    """Lines with a text; a line that is cut off is left out."""
+    """Lines with a text; incomplete lines are left out."""
     found = []
     if file.is_file():
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -169,12 +175,12 @@ def _samples(file: Path) -> list[dict[str, Any]]:
 
 
 def _checkpoint(folder: Path) -> tuple[int | None, dict[str, Any]]:
-    """The newest checkpoint's steps, and what it says of itself; it is not verified here, since it is not loaded."""
+    """Steps and facts of the newest checkpoint, which is not loaded or verified here."""
     saved = newest(folder)
     step = saved.name.removeprefix("step-")
     if saved == folder or not step.isdigit():
         return None, {}
     try:
         return int(step), checkpoint.facts(saved)
-    except ValueError:  # damaged, or of a later version: it is only asked for facts
+    except ValueError:  # damaged, or from a later version
         return int(step), {}

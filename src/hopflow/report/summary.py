@@ -1,4 +1,4 @@
-"""Summary: what there is to know of each run in one table."""
+"""Section: the main numbers of each run in one table."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,32 +6,38 @@ import torch
 
 from ..estimate import mean_and_error
 from ..evaluation.frontier import SAMPLES
-from ..evaluation.rows import TRANSPORT, Row
+from ..evaluation.rows import Row
+from .judges import judge_names
 from .looks import WORDS, looks
-from .numbers import finite, lasting, measured, plain
+from .numbers import error_of, finite, lasting, measured, plain
+from .prediction import prediction
 from .section import Block, Prose, Section, Table
 from .story import Story
 
 SAMPLED = {
-    (SAMPLES, "gen_ppl"): "generative perplexity",
-    (SAMPLES, "entropy_bits"): "entropy within a sample, bits",
-    (SAMPLES, "jumps"): "jumps per sample",
-    (TRANSPORT, "predicted_jumps"): "jumps predicted from pairs",
+    "gen_ppl": "generative perplexity",
+    "entropy_bits": "entropy of a sample, bits",
+    "jumps": "hops per sample",
 }
-"""Of the samples' numbers those that are told first, by set and quantity."""
+"""Numbers of samples that are shown."""
 
 
 def section(stories: Sequence[Story]) -> Section:
     """Facts as rows, runs as columns."""
     facts: dict[str, dict[str, str]] = {}
+    compared = sum(story.side is not None for story in stories) > 1  # then the next section has the other numbers
     for story in stories:
-        for tell in TELLS:
-            for name, said in tell(story).items():
+        for facts_of in FACTS:
+            for name, said in facts_of(story).items():
                 facts.setdefault(name, {})[story.name] = said
+        for name, said in _evaluated(story, hops_only=compared).items():
+            facts.setdefault(name, {})[story.name] = said
+        if predicted := prediction(story):
+            facts.setdefault("hops predicted by the coupling", {})[story.name] = str(predicted)
     names = [story.name for story in stories]
     rows = tuple((name, *(by_run.get(run, "-") for run in names)) for name, by_run in facts.items())
     blocks: list[Block] = [Table(("", *names), rows)]
-    blocks += [Prose(text) for text in (_chosen(stories), *map(_missing, stories)) if text]
+    blocks += [Prose(text) for text in (_selected(stories), *map(_missing, stories)) if text]
     return Section("summary", "At a glance", tuple(blocks))
 
 
@@ -52,58 +58,62 @@ def _extent(story: Story) -> dict[str, str]:
 
 
 def _loss(story: Story) -> dict[str, str]:
-    """Over the last tenth of the logged steps: a single batch says little."""
+    """Over the last tenth of the logged steps: a single batch is noisy."""
     values = [float(row["loss"]) for row in story.having("loss") if finite(row["loss"])]
     if not values:
         return {}
     last = values[-max(1, len(values) // 10) :]
-    if len(last) == 1:
-        return {"loss, nats per token": f"{last[0]:.4g} (n = 1 batch)"}
     mean, error = mean_and_error(torch.tensor(last, dtype=torch.float64))
-    return {"loss, nats per token": f"{measured(mean, error)} (n = {len(last):,} batches, the last)"}
+    said = measured(mean, error_of(error, len(last)))
+    return {"loss of the last batches, nats per token": f"{said} (n = {len(last):,})"}
 
 
 def _looks(story: Story) -> dict[str, str]:
+    """Evaluations during training, unless `hopflow eval` has measured the same since."""
     said = {}
+    later = {row.quantity for row in story.rows}
     for quantity, words in WORDS.items():
         found = looks(story, quantity)
-        if found:
-            said[f"{words} (last look)"] = str(found[-1])
-        if len(found) > 1 and quantity != "jumps":
-            lowest = min(found, key=lambda look: look.value)
-            said[f"{words} (best look)"] = f"{lowest}, step {lowest.step:,}"
+        if not found or quantity in later:
+            continue
+        said[f"{words} (last evaluation)"] = str(found[-1])
+        lowest = min(found, key=lambda look: look.value)
+        if lowest is not found[-1] and quantity != "jumps":
+            said[f"{words} (best evaluation)"] = f"{lowest}, step {lowest.step:,}"
     return said
 
 
-def _evaluated(story: Story) -> dict[str, str]:
-    """The likelihoods that an evaluation measured, and what its samples are like; over steps, those with the most."""
-    found: dict[tuple[str, str, float | None], Row] = {}
+FACTS: tuple[Callable[[Story], dict[str, str]], ...] = (_extent, _loss, _looks)
+
+
+def _evaluated(story: Story, hops_only: bool) -> dict[str, str]:
+    """Likelihoods and numbers of samples, for the most sampling steps of each."""
+    judges = judge_names([story])
+    found: dict[tuple[str, str, float | None, str], Row] = {}
     for row in sorted(story.rows, key=lambda row: row.more.get("steps") or 0):
-        likelihood = row.unit == "ppl" and "ot_n" not in row.more
-        if likelihood or (row.set, row.quantity) in SAMPLED:
-            found[row.set, row.quantity, row.eta] = row
+        sampled = row.set == SAMPLES and row.quantity in SAMPLED
+        likelihood = row.unit == "ppl" and "ot_n" not in row.more and not sampled and row.quantity != "gen_ppl"
+        if (sampled and row.quantity == "jumps") or ((sampled or likelihood) and not hops_only):
+            found[row.set, row.quantity, row.eta, str(row.more.get("judge_hash"))] = row
     order = list(SAMPLED)
-    told = sorted(found.values(), key=lambda row: order.index(at) if (at := (row.set, row.quantity)) in SAMPLED else -1)
-    return {_name(row): measured(row.value, row.stderr, row.n) for row in told}
+    rows = sorted(found.values(), key=lambda row: order.index(row.quantity) if row.set == SAMPLES else -1)
+    return {_name(row, judges): measured(row.value, row.stderr, row.n) for row in rows}
 
 
-def _name(row: Row) -> str:
-    sampler = row.more.get("sampler", "-")
-    if (row.set, row.quantity) in SAMPLED:
-        return f"{SAMPLED[row.set, row.quantity]} ({sampler})"
-    kind = "bound" if row.is_bound else "exact" if row.more.get("exact") else "no bound"
-    return f"{row.quantity} on {row.set}, perplexity ({kind}; {sampler})"
+def _name(row: Row, judges: dict[str, str]) -> str:
+    said = str(row.more.get("sampler", "-"))
+    if row.set == SAMPLES:
+        judge = judges.get(str(row.more.get("judge_hash")))
+        return f"{SAMPLED[row.quantity]} ({said}{f'; judge {judge}' if judge else ''})"
+    kind = "perplexity bound" if row.is_bound else "perplexity" if row.more.get("exact") else "perplexity, not a bound,"
+    return f"{kind} {row.quantity} on {row.set} ({said})"
 
 
-TELLS: tuple[Callable[[Story], dict[str, str]], ...] = (_extent, _loss, _looks, _evaluated)
-
-
-def _chosen(stories: Sequence[Story]) -> str:
-    if not any(len(looks(story, quantity)) > 1 for story in stories for quantity in WORDS):
+def _selected(stories: Sequence[Story]) -> str:
+    shown = [name for story in stories for name in _looks(story)]
+    if not any(name.endswith("(best evaluation)") for name in shown):
         return ""
-    return (
-        "The best of several noisy looks is a little too good: compare runs by their last look, or by `hopflow eval`."
-    )
+    return "The best of several noisy evaluations is biased: compare runs by the last one, or by `hopflow eval`."
 
 
 def _missing(story: Story) -> str:

@@ -1,4 +1,4 @@
-"""Trained: the network of a run's newest checkpoint, and the text it was trained on, where they are at hand."""
+"""The network of the newest checkpoint of a run, and its training text, where they are available."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +23,12 @@ Told = TypeVar("Told")
 
 
 class Unknown(ValueError):
-    """Why something cannot be told of a run."""
+    """Why a number of a run is not known."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A flow with its network, as it stands at the newest checkpoint of a run."""
+    """A flow with its network, from the newest checkpoint of a run."""
 
     story: Story
     model: nn.Module
@@ -41,16 +41,16 @@ class Trained:
     @classmethod
     def load(cls, story: Story) -> "Trained":
         if story.checkpoint is None:
-            raise Unknown("it has no checkpoint, and without a network nothing can be drawn")
+            raise Unknown("it has no checkpoint")
         try:
             found = from_pretrained(newest(story.folder), device=choose_device("auto"), model=story.model)
         except (ValueError, OSError) as error:
-            raise Unknown(f"its checkpoint cannot be used: {because(error)}") from None
+            raise Unknown(f"its checkpoint could not be loaded: {because(error)}") from None
         if found.flow is None:
-            raise Unknown("it is no flow: its network writes from left to right, and nothing hops")
+            raise Unknown("it is not a flow: its network writes from left to right")
         length = story.recipe.get("length") or story.identity.get("data.length")
         if found.tokenizer is None or not isinstance(length, int):
-            raise Unknown("it was saved without its tokenizer, or does not say how long its sequences are")
+            raise Unknown("it was saved without its tokenizer or its sequence length")
         return cls(story, found.model, found.flow, found.tokenizer, length, next(iter(found.sha256.values())))
 
     @property
@@ -64,17 +64,17 @@ class Trained:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The text as it was trained on; nothing is fetched for it."""
+        """The training text; nothing is downloaded for it."""
         found = self._read() if self.story.corpus is None else self.story.corpus
         if found.identity["train_sha256"] != self.story.identity.get("data.train_sha256"):
-            raise Unknown("its text is not what it was trained on any more")
+            raise Unknown("its text has changed since the training")
         return found
 
     def _read(self) -> Corpus:
         keys = self.story.recipe
         text = keys.get("data")
         if not isinstance(text, str) or text == "-":
-            raise Unknown("its recipe does not name a text that could be read again")
+            raise Unknown("its recipe does not name a text file")
         try:
             return data.load(
                 text,
@@ -85,11 +85,11 @@ class Trained:
                 offline=True,
             )
         except (ValueError, OSError) as error:
-            raise Unknown(f"its text cannot be read here: {because(error)}") from None
+            raise Unknown(f"its text could not be read: {because(error)}") from None
 
     @cached_property
     def table(self) -> Float[Tensor, "V D"] | None:
-        """The embeddings that its coupling reads: their average over the training, where one was kept."""
+        """The embeddings that its coupling reads: their average over the training, if it was saved."""
         saved = newest(self.story.folder)
         if (saved / "ot_ema.safetensors").is_file():
             return checkpoint.group(saved, "ot_ema")["value"]
@@ -97,16 +97,16 @@ class Trained:
         return own.detach().cpu() if isinstance(own, Tensor) else None
 
     def reads(self, coupling: Coupling) -> dict[str, Any]:
-        """What a coupling asks for, of these."""
+        """Arguments that a coupling reads."""
         if "embedding" in coupling.reads and self.table is None:
-            raise Unknown("its coupling reads embeddings, and its network has no table of them")
+            raise Unknown("its coupling reads embeddings, which its network does not have")
         return {
             "embedding": self.table if "embedding" in coupling.reads else None,
             "network": self.model if "network" in coupling.reads else None,
         }
 
     def pairs(self, rows: int) -> Iterator[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]]:
-        """Source and data rows as the coupling pairs them, by the draws that training makes; without an end."""
+        """Source and data rows coupled as in the training, batch after batch without end."""
         seed, asked, index = int(self.story.recipe.get("seed") or 0), self.reads(self.flow.coupling), 0
         while True:
             x1, draw = self.corpus.batch(seed, index * rows, rows), Draw(seed, index, rows, rows)
@@ -115,7 +115,7 @@ class Trained:
 
 
 def because(error: ValueError | OSError) -> str:
-    """What was wrong, as part of a sentence that a report can show; a report tells what it can."""
+    """The error message on one line, as part of a sentence."""
     said = f"{error.strerror} ({os.fspath(error.filename)})" if isinstance(error, OSError) and error.filename else error
     return " ".join(str(said).split())
 
@@ -123,7 +123,7 @@ def because(error: ValueError | OSError) -> str:
 def told_of(
     stories: Sequence[Story], tell: Callable[[int, Story], Told], otherwise: str
 ) -> tuple[list[Told], list[str]]:
-    """What each run has to tell, and a sentence on every run that has not."""
+    """The result of each run, and a sentence on every run that has none."""
     told: list[Told] = []
     silent: list[str] = []
     for k, story in enumerate(stories):

@@ -1,16 +1,17 @@
-"""Transport: what pairs cost while training went on, and what coupling them cost in time."""
+"""Section: costs of the pairs during training, and the time that coupling took."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ..estimate import mean_and_error
 from . import figures
 from .legible import legible
-from .numbers import finite, lasting, measured
-from .section import Block, Figure, Section, Table
+from .numbers import error_of, finite, lasting, measured
+from .section import Block, Figure, Prose, Section, Table
 from .series import Column, Series
 from .story import Story
 
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COUPLED, INDEPENDENT, WAITED = "ot_cost", "ot_independent_cost", "ot_wait_share"
-HEAD = ("run", "coupling", "cost", "independent", "saved", "waiting", "to solve one", "marginal error", "n")
+HEAD = ("run", "coupling", "cost", "independent", "saved", "waiting", "time to solve", "marginal error", "n")
 CAPTION = (
-    "Means over the OT batches of the second half of training, ± one standard error; n logged OT batches. Of marginal "
-    "errors the greatest of all."
+    "Means over the logged OT batches of the second half of training, ± one standard error; n counts OT batches. Cost "
+    "per pair; waiting: share of the training time; marginal error: the largest of all OT batches."
 )
+LEVEL = 0.05
+"""Costs that stay within this share of their mean are not drawn: the table has the mean."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,7 @@ class Told:
 
 
 def section(stories: Sequence[Story]) -> Section | None:
-    """Costs with and without the coupling, the share of time, and means; None where nothing was coupled."""
+    """Costs with and without the coupling, waiting time, and means; None where nothing was coupled."""
     told = []
     for place, story in enumerate(stories):
         if batches := _batches(story):
@@ -44,14 +47,26 @@ def section(stories: Sequence[Story]) -> Section | None:
             told.append(Told(place, story, batches, series))
     if not told:
         return None
-    blocks: list[Block] = [_costs(told)]
-    if any(run.series[WAITED].count for run in told):
+    blocks: list[Block] = []
+    if any(_changes(run.series[key], LEVEL) for run in told for key in (COUPLED, INDEPENDENT)):
+        blocks.append(_costs(told))
+    elif any(run.series[COUPLED].count > 1 for run in told):
+        blocks.append(Prose(f"Costs stay within {LEVEL:.0%} of their mean during training."))
+    if any(_changes(run.series[WAITED], 1e-9) for run in told):
         blocks.append(_waits(told))
     return Section("transport", "Transport", (*blocks, Table(HEAD, tuple(map(_means, told)), CAPTION)))
 
 
+def _changes(series: Series, share: float) -> bool:
+    """Whether values differ from their mean by more than this share of it."""
+    if series.count < 2:
+        return False
+    mean = float(series.mean.mean())
+    return bool((abs(np.concatenate([series.low, series.high]) - mean) > share * abs(mean)).any())
+
+
 def _batches(story: Story) -> list[dict[str, Any]]:
-    """A row for every OT batch: an OT batch serves several steps, and is counted once."""
+    """A row for every OT batch: one that serves several steps is counted once."""
     found: list[dict[str, Any]] = []
     for row in story.having(COUPLED):
         costs = (row[COUPLED], row.get(INDEPENDENT))
@@ -76,7 +91,7 @@ def _costs(told: list[Told]) -> Figure:
         figures.step_axis(axes)
         figures.legend(axes)
 
-    caption = "Cost of the pairs of an OT batch while training goes on: as coupled (solid) and as independent (dashed)."
+    caption = "Cost per pair of an OT batch by training steps: coupled (solid) and independent pairs (dashed)."
     return figures.drawn("transport-cost", caption, paint, data=_data(told, COUPLED, INDEPENDENT))
 
 
@@ -90,7 +105,7 @@ def _waits(told: list[Told]) -> Figure:
         figures.step_axis(axes)
         figures.legend(axes)
 
-    caption = "Part of the time between two logged steps that training waited for a coupling."
+    caption = "Share of the time between two logged steps that training waited for a coupling."
     return figures.drawn("transport-time", caption, paint, data=_data(told, WAITED))
 
 
@@ -120,6 +135,7 @@ def _means(run: Told) -> tuple[str, ...]:
 
 
 def _mean(values: list[float], unit: str = "") -> str:
-    if len(values) < 2:
-        return f"{values[0]:.4g}{unit}" if values else "-"
-    return measured(*mean_and_error(torch.tensor(values, dtype=torch.float64))) + unit
+    if not values:
+        return "-"
+    mean, error = mean_and_error(torch.tensor(values, dtype=torch.float64))
+    return measured(mean, error_of(error, len(values))) + unit

@@ -1,4 +1,4 @@
-"""Table 1 [toy-OT]: jumps of flows on Morse code, without and with optimal transport, at laptop size."""
+"""Table 1 [toy-OT]: hops of flows on Morse code, without and with optimal transport, at laptop size."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +21,7 @@ RECIPES = ("morse_laptop", "morse_sinkhorn_0p1_laptop", "morse_sinkhorn_0p01_lap
 HELD_OUT = 512
 """Sequences whose perplexity is bounded."""
 PAIRED = 50
-"""OT batches from which jumps are predicted."""
+"""OT batches from which hops are predicted."""
 QUANTITIES = ("jumps", "predicted_jumps", "b0_ppl", "b1_ppl", "bk_ppl")
 
 Say = Callable[[str], None]
