@@ -101,9 +101,10 @@ def test_a_run_that_lost_its_last_checkpoint_repeats_the_same_steps(tmp_path):
 
 
 def test_workers_change_nothing(tmp_path):
-    for workers in (0, 1):
+    for workers in (0, None):
         run(tmp_path / str(workers), 5, coupling="exact", workers=workers)
-    assert losses(tmp_path / "0") == losses(tmp_path / "1")
+    assert losses(tmp_path / "0") == losses(tmp_path / "None")
+    assert {row["ot_workers"] for row in read(tmp_path / "None" / "metrics.jsonl")} == {1}
 
 
 def test_the_first_loss_is_that_of_a_network_that_knows_nothing_but_the_path(tmp_path):
@@ -496,6 +497,16 @@ def test_a_coupling_is_handed_the_average_of_the_table_where_there_is_one(ot_ema
     (seen,) = handed
     assert seen is (trainer.ot_average if ot_ema else model.table)
     task.close()
+
+
+def test_a_run_from_one_mask_solves_no_coupling_and_needs_no_embedding_table(tmp_path):
+    corpus = Letters()
+    flow = hf.Flow(hf.Mask.fit(corpus.counts), coupling=hf.ExactOT(hf.SquaredEmbedding()))
+    own = Own(flow.vocab)
+    assert not hasattr(own, "table")
+    keys = {**QUICK, "workers": 1}
+    train(own, flow, corpus, out=tmp_path / "run", steps=2, batch=4, device="cpu", **keys)
+    assert not any(key.startswith("ot_") for row in read(tmp_path / "run" / "metrics.jsonl") for key in row)
 
 
 def test_a_network_that_knows_fewer_tokens_than_its_flow_is_refused_before_anything_is_written(tmp_path):

@@ -1,5 +1,6 @@
 """The log of a training run: a bar that moves on a terminal, plain lines elsewhere."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -126,15 +127,38 @@ def training(console: "Console", recipe: "Recipe", rank: int = 0) -> Iterator[Tr
         return
     if console.is_interactive:
         bar = TrainingBar(console, recipe.steps)
-        with bar.bar:
+        with bar.bar, messages(bar.say):
             yield bar
         return
     from ..data.pulse import Pulse
 
     pulse = Pulse(lambda text: typer.echo(text, err=True), QUIET)
     log = TrainingLog(recipe.steps, pulse.say)
-    with pulse.meanwhile(log.now):
+    with pulse.meanwhile(log.now), messages(log.say):
         yield log
+
+
+@contextmanager
+def messages(say: Callable[[str], None]) -> Iterator[None]:
+    """Show what the library logs as lines of the training log."""
+    handler, library = _Lines(say), logging.getLogger("hopflow")
+    before = library.level
+    library.addHandler(handler)
+    library.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        library.setLevel(before)
+        library.removeHandler(handler)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self.say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say(record.getMessage())
 
 
 def _beside_the_first(console: "Console", recipe: "Recipe", rank: int) -> ProcessLog:
@@ -155,7 +179,10 @@ def lines_of(row: Mapping[str, Any], steps: int) -> list[str]:
     at = _at(row["step"] + 1, steps)
     said = [f"loss {row['loss']:.4f}", f"grad {row['grad_norm']:.2f}", f"{row['tokens_per_s']:,.0f} tok/s"]
     if "ot_cost" in row:
-        said.append(f"OT {row['ot_cost']:.4g} of {row['ot_independent_cost']:.4g} ({row['ot_wait_share']:.1%} of time)")
+        count = row.get("ot_workers", 1)
+        workers = f", {count} workers" if count > 1 else ""
+        costs = f"OT {row['ot_cost']:.4g} of {row['ot_independent_cost']:.4g}"
+        said.append(f"{costs} ({row['ot_wait_share']:.1%} of time{workers})")
     said.append(size(row["memory_bytes"]))
     found = [f"{label} {value}" for label, value in looked(row).items()]
     return ["  ".join([at, *said]), *(["  ".join([" " * len(at), *found])] if found else [])]

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from ..couplings import Independent
 from ..estimate import mean_and_error
-from ..training.devices import choose_device
+from ..training.devices import choose_device, most_workers
+from ..training.folder import CHECKPOINTS
 from ..training.pairs import Pairing
 from ..training.shares import Share
 from ..training.tasks import embedding_table, task_for
+from ..training.threads import choose_threads, using
 from ..training.trainer import Trainer
 from .build import Built
 from .recipe import Recipe
@@ -33,6 +35,8 @@ class Plan:
     tokens: int
     epochs: float
     seconds: float
+    threads: int | None
+    """CPU threads of the steps that were timed; None on a GPU."""
     ot_gain: float | None
     """Part of the independent cost that the coupling saves, over OT_BATCHES OT batches."""
     ot_gain_stderr: float | None
@@ -43,7 +47,7 @@ class Plan:
 def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> Plan:
     """Count, time two steps of a few sequences, and couple a few batches."""
     recipe, model = built.recipe, built.model
-    device = choose_device(recipe.device)
+    device, share = choose_device(recipe.device), Share.here()
     model.to(device)
     parameters = sum(p.numel() for p in model.parameters())
     table = embedding_table(model)
@@ -51,9 +55,11 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
     progress("coupling a few batches")
     gain, error, ot_seconds = _gain(built)
     progress("timing a step")
+    threads = choose_threads(model, built.flow, built.corpus, recipe, device, share, built.folder / CHECKPOINTS)
     part = max(1, recipe.batch // recipe.accumulate)
     tried = min(part, TRIED if device.type == "cpu" else TRIED_ON_A_GPU)
-    seconds, activations = _try(built, tried)
+    with using(threads):
+        seconds, activations = _try(built, tried)
     tokens = recipe.steps * recipe.batch * recipe.length
     return Plan(
         parameters,
@@ -62,6 +68,7 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
         tokens,
         recipe.steps * recipe.batch / max(1, built.corpus.rows),
         recipe.steps * pace(recipe, seconds * recipe.batch / tried, ot_seconds or 0.0),
+        None if threads is None else threads.number,
         gain,
         error,
         ot_seconds,
@@ -70,7 +77,7 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
 
 def _gain(built: Built) -> tuple[float | None, float | None, float | None]:
     recipe, flow = built.recipe, built.flow
-    if flow is None or isinstance(flow.coupling, Independent):
+    if flow is None or not flow.couples:
         return None, None, None
     size = recipe.ot_batch or recipe.batch
     pairing = Pairing(
@@ -98,7 +105,8 @@ def pace(recipe: Recipe, step: float, coupling: float) -> float:
     No more of them have something to do than there are OT batches ahead.
     """
     coupling *= recipe.batch / (recipe.ot_batch or recipe.batch)
-    busy = min(recipe.workers, recipe.ahead)
+    workers = most_workers(choose_device(recipe.device)) if recipe.workers is None else recipe.workers
+    busy = min(workers, recipe.ahead)
     return max(step, coupling / busy) if busy else step + coupling
 
 

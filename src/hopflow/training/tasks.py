@@ -4,10 +4,9 @@ A `FlowTask` learns a flow from pairs, a `CausalTask` the next token. What a bat
 every process draws the numbers of the whole batch and takes its share, so that their number changes nothing.
 """
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -20,10 +19,11 @@ from ..draws import stratified
 from ..estimate import mean_and_error
 from ..flow import Flow
 from ..models.causal import Causal
-from ..network import Network
+from ..network import Network, home
 from ..paths import PathSample
 from ..sampling import generate
 from ..scores import open_places
+from .devices import most_workers
 from .distributed import GlobalPairing
 from .ema import Ema
 from .pairs import Pairing, Table
@@ -169,7 +169,7 @@ class FlowTask(Task):
                 f"the flow knows {flow.vocab.data} data tokens, the text has {corpus.vocab_size}: "
                 f"was it tokenised with another tokenizer?"
             )
-        if "embedding" in flow.coupling.reads and embedding_table(model) is None:
+        if flow.couples and "embedding" in flow.coupling.reads and embedding_table(model) is None:
             raise ValueError(
                 f"{flow.coupling} reads the network's embeddings, and {type(model).__name__} offers none: give it a "
                 f"property `table` (V, D), or take another cost, such as Hamming()"
@@ -185,19 +185,20 @@ class FlowTask(Task):
             "ot_batch": settings.ot_batch,
             "seed": settings.seed,
             "workers": settings.workers,
+            "most_workers": most_workers(home(model)),
             "ahead": settings.ahead,
         }
         self._pairing: Pairing | GlobalPairing
-        if share.world > 1 and not isinstance(flow.coupling, Independent):
-            self._pairing = GlobalPairing(flow, self._rows, **shared)
+        # without a choice there is no cost to report either, for which the embedding table would have to be read
+        paired = flow if flow.couples else replace(flow, coupling=Independent())
+        if share.world > 1 and flow.couples:
+            self._pairing = GlobalPairing(paired, self._rows, **shared)
         else:
-            self._pairing = Pairing(flow, self._rows, share=share, **shared)
+            self._pairing = Pairing(paired, self._rows, share=share, **shared)
 
     def batch(self, step: int) -> Batch:
         seed, size, length = self.settings.seed, self.settings.batch, self.corpus.length
-        started = time.perf_counter()
         x0, x1 = self._pairing.step(step, self._table(), self.model)
-        self._waited += time.perf_counter() - started
         t = stratified(1, size, stream(seed, "time", step))[0]
         # in a shuffled order: neighbours in a batch may be neighbours in the OT batch
         t = t[torch.randperm(size, generator=stream(seed, "times", step))].float().clamp(max=LAST)
@@ -208,9 +209,9 @@ class FlowTask(Task):
         return Batch(fields if sample.keep is None else (*fields, sample.keep), self._open(sample))
 
     def numbers(self, step: int) -> dict[str, float]:
-        report = self._pairing.report(step)
-        waited, self._waited = self._waited, 0.0
-        if report is None or isinstance(self.flow.coupling, Independent):
+        report, every = self._pairing.report(step), self._pairing.seconds_waited
+        waited, self._waited = every - self._waited, every
+        if report is None or not self.flow.couples:
             return {}
         return {
             "ot_cost": report.cost,
@@ -218,6 +219,7 @@ class FlowTask(Task):
             "ot_marginal_error": report.marginal_error,
             "ot_seconds": report.seconds_solved,
             "ot_waited": waited,
+            "ot_workers": self._pairing.workers,
         }
 
     def examine(self, step: int, device: torch.device) -> Look:
