@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..flow import Flow
 from ..network import Network
-from .pairs import Pairing, Report, Table
+from .pairs import Pairing, Table
+from .problems import Report
 from .shares import Share
 
 

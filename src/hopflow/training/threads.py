@@ -20,8 +20,9 @@ from torch import nn
 
 from ..couplings import Independent
 from ..flow import Flow
+from ..precision import autocast, choose_precision
 from . import checkpoint
-from .devices import autocast, choose_precision, cores
+from .devices import cores
 from .settings import Settings
 from .shares import Share
 from .tasks import Batch, Task, Text, task_for
