@@ -755,10 +755,10 @@ def test_text_is_cut_at_the_end_that_was_drawn_when_asked():
     assert run.text(Letters(), cut=True) == ["a.b", "ababb"]
 
 
-def test_it_says_how_many_jumps_with_how_many_steps_at_which_eta():
+def test_it_says_how_many_hops_with_how_many_steps_at_which_eta():
     flow = Flow(Mask(Vocab(3, 1)))
     said = str(generate(random_network(flow), flow, n=50, length=L, steps=8))
-    assert "50 sequences, 8 Euler steps, eta 0: jumps 2 ± 0" in said
+    assert "50 sequences, 8 Euler steps, eta 0: hops 2 ± 0" in said
 
 
 def test_compiled_batches_are_filled_up_to_the_rows_of_their_own_length(monkeypatch):
