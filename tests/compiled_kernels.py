@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from hopflow import triton_rows, triton_table
+from hopflow import triton_divergence, triton_rows, triton_table
 from hopflow.models import triton_add_norm, triton_attention, triton_gelu
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -50,6 +50,7 @@ def main() -> None:
     for logits in (rows, rows.bfloat16()):
         triton_rows.forward(logits, bias, tokens, tokens)
         triton_rows.backward_(logits, bias, tokens, tokens, three, three)
+    triton_divergence.row_divergence(rows[:, :100], bias, tokens, tokens, three[:, 0], torch.zeros(5, 7))
     triton_rows.draw(rows, bias, tokens, three[:, 0], u)
     table = torch.zeros(9, 768)
     triton_table.looked_up(table, torch.zeros(5, 3, dtype=torch.int64), table[0], torch.bfloat16)

@@ -20,11 +20,15 @@ os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, those of
 pytest.importorskip("triton", reason="there is no triton to interpret kernels")
 
 import hopflow
-from hopflow import models
+from cases import Mixed
+from hopflow import divergences, models
 from hopflow.categorical import categorical
 from hopflow.models import two_layers
 from hopflow.models.attention import rotated
+from hopflow.predictions import Evidence
 from hopflow.scores import _three
+from hopflow.sources import BagOfWords, Uniform
+from hopflow.vocab import Vocab
 
 
 def plainly(package: ModuleType, name: str) -> ModuleType:
@@ -35,7 +39,9 @@ def plainly(package: ModuleType, name: str) -> ModuleType:
     return module
 
 
-triton_rows, triton_table = (plainly(hopflow, name) for name in ("triton_rows", "triton_table"))
+triton_rows, triton_table, triton_divergence = (
+    plainly(hopflow, name) for name in ("triton_rows", "triton_table", "triton_divergence")
+)
 triton_add_norm, triton_attention, triton_gelu = (
     plainly(models, name) for name in ("triton_add_norm", "triton_attention", "triton_gelu")
 )
@@ -81,6 +87,37 @@ def test_where_there_is_a_single_token_nothing_but_it_has_a_gradient():
     triton_rows.backward_(logits, bias, token, token, three, grad)
     close(logits[:, 0], (grad[:, 1] + grad[:, 2]).double())
     assert not logits[:, 1:].any()
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0])
+@pytest.mark.parametrize(
+    ("rows", "source"),
+    [
+        (divergences._leaving_rows, Uniform(Vocab(1_100))),
+        (divergences._leaving_rows, BagOfWords(Vocab(3), (0.7, 0.0, 0.3))),
+        (divergences._leaving_rows, Mixed(Vocab(40, 3))),
+        (divergences._proposal_rows, Uniform(Vocab(1_100))),
+    ],
+    ids=["corrector", "corrector, with a zero", "corrector, with masks", "proposal"],
+)
+def test_a_row_of_logits_is_summed_to_its_divergence(source, size, rows, monkeypatch):
+    torch.manual_seed(0)
+    n, v = 40, source.vocab.data
+    rest = torch.rand(n, dtype=torch.float64) ** 3
+    x1, x0 = torch.randint(v, (n,)), source.sample(n, 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    xt = torch.where(torch.rand(n) < 0.5, x0, x1)
+    wide = size * torch.randn(n, 64 * (v // 64 + 1), dtype=torch.float64)
+    wide[0, v // 2] = -torch.inf  # some token is impossible
+    wide = wide.float().double()[:, :v]  # rows that are not dense
+    columns = [rest] if rows is divergences._proposal_rows else [rest, 1 / rest, 1 / (1 - rest)]
+    how = {"source": source, "prediction": Evidence()}
+    exact = rows(wide, xt, x1, *columns, **how)
+    monkeypatch.setattr(divergences, "_kernel", lambda logits: triton_divergence.row_divergence)
+    found = rows(wide.float(), xt, x1, *(column.float() for column in columns), **how)
+    there = torch.isfinite(exact)
+    assert there.any()
+    assert torch.equal(torch.isfinite(found), there)
+    torch.testing.assert_close(found[there].double(), exact[there], rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(("n", "v"), [(4, 300), (3, 1_500)])

@@ -31,6 +31,7 @@ LAYERS = (
         "linear_rows",
         "heads",
         "precision",
+        "triton_divergence",
         "triton_rows",
         "triton_table",
     ),
