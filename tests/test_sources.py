@@ -50,6 +50,21 @@ def test_disjoint_and_full_are_read_off_the_probabilities(source, disjoint, full
     assert (source.disjoint, source.full) == (disjoint, full)
 
 
+@pytest.mark.parametrize(
+    ("source", "constant"),
+    [
+        (Mask(VOCAB), True),
+        (MultiMask(Vocab(3, 1)), True),
+        (MultiMask(VOCAB), False),
+        (Uniform(VOCAB), False),
+        (BagOfWords(VOCAB, (0.0, 1.0, 0.0)), True),
+        (BagOfWords(VOCAB, (0.0, 1.0, 1e-30)), False),
+    ],
+)
+def test_a_source_is_constant_where_exactly_one_token_can_be_drawn(source, constant):
+    assert source.constant == constant
+
+
 def test_a_source_that_puts_weight_on_every_token_is_neither_disjoint_nor_full():
     spread = Written(VOCAB, (0.2,) * 5)
     assert (spread.disjoint, spread.full) == (False, False)

@@ -80,6 +80,15 @@ class Coupling(ABC):
         """Of "embedding" and "network", what `pair` must be given: what its cost reads."""
         return ()
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether row i of x0 always meets row i of x1, so that nothing is solved."""
+        return False
+
+    def for_equal_rows(self) -> "Coupling":
+        """The coupling to use where all source rows are equal: the same pairs at the lowest price."""
+        return self
+
     @abstractmethod
     def match(
         self,
@@ -142,6 +151,10 @@ class OptimalTransport(Coupling):
     def reads(self) -> tuple[str, ...]:
         return self.cost.reads
 
+    def for_equal_rows(self) -> Coupling:
+        # every permutation costs the same, and x0 says nothing about x1: information 0
+        return Independent(self.cost)
+
     @abstractmethod
     def solve(self, split: Split, generator: torch.Generator | None = None) -> Match:
         """A source row, a column of the matrix, for each data row; what the pairs cost follows from its entries."""
@@ -176,6 +189,10 @@ class Independent(Coupling):
     @property
     def reads(self) -> tuple[str, ...]:
         return self.cost.reads
+
+    @property
+    def is_identity(self) -> bool:
+        return True
 
     def match(
         self,

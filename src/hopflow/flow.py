@@ -49,6 +49,16 @@ class Flow:
     def path(self) -> ConvexPath:
         return ConvexPath(self.schedule)
 
+    @property
+    def solved_coupling(self) -> Coupling:
+        """The coupling as training solves it: with a constant source it pairs rows as they come."""
+        return self.coupling.for_equal_rows() if self.source.constant else self.coupling
+
+    @property
+    def couples(self) -> bool:
+        """Whether the coupling has anything to choose; if not, pairs are independent and nothing is solved."""
+        return not self.solved_coupling.is_identity
+
     def scores(self, logits: Float[Tensor, "B L Vd"], sample: PathSample) -> Scores:
         """What the logits say under this flow's prediction."""
         return Scores.from_logits(logits, sample, self.prediction, self.source)

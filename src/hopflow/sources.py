@@ -43,6 +43,11 @@ class Source(ABC):
         return bool((self._probs[: self.vocab.data] > 0).all() and (self._probs[self.vocab.data :] == 0).all())
 
     @cached_property
+    def constant(self) -> bool:
+        """One token has probability 1, so that all source rows are equal and a coupling has nothing to choose."""
+        return int(self._probs.count_nonzero()) == 1
+
+    @cached_property
     def entropy(self) -> float:
         """Nats per token."""
         return float(torch.special.entr(self._probs).sum())

@@ -498,6 +498,16 @@ def test_a_coupling_is_handed_the_average_of_the_table_where_there_is_one(ot_ema
     task.close()
 
 
+def test_a_run_from_one_mask_solves_no_coupling_and_needs_no_embedding_table(tmp_path):
+    corpus = Letters()
+    flow = hf.Flow(hf.Mask.fit(corpus.counts), coupling=hf.ExactOT(hf.SquaredEmbedding()))
+    own = Own(flow.vocab)
+    assert not hasattr(own, "table")
+    keys = {**QUICK, "workers": 1}
+    train(own, flow, corpus, out=tmp_path / "run", steps=2, batch=4, device="cpu", **keys)
+    assert not any(key.startswith("ot_") for row in read(tmp_path / "run" / "metrics.jsonl") for key in row)
+
+
 def test_a_network_that_knows_fewer_tokens_than_its_flow_is_refused_before_anything_is_written(tmp_path):
     corpus = Letters()
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts))

@@ -12,7 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from hopflow import ExactOT, Flow, Hamming, Independent, OneStepLikelihood, Uniform
+from hopflow import (
+    ExactOT,
+    Flow,
+    Hamming,
+    Independent,
+    Mask,
+    MultiMask,
+    OneStepLikelihood,
+    SquaredEmbedding,
+    Uniform,
+    Vocab,
+)
 from hopflow.training.jumps import predicted_jumps
 from hopflow.training.pairs import Pairing
 from hopflow.training.streams import stream
@@ -322,6 +333,29 @@ def test_independent_pairs_start_no_worker_and_prepare_nothing():
         run(paired, range(3))
         assert paired.prepared == [0]
         assert belongings()["children"] == before["children"]
+
+
+@dataclass(frozen=True)
+class Unsolved(ExactOT):
+    """Fails where it is solved."""
+
+    def solve(self, split, generator=None):
+        raise AssertionError("there is nothing to couple")
+
+
+@pytest.mark.parametrize("source", [Mask(Vocab(10, 1)), MultiMask(Vocab(10, 1))], ids=["mask", "multimask"])
+@pytest.mark.parametrize("cost", [Hamming(), SquaredEmbedding()], ids=["hamming", "embedding"])
+def test_with_one_mask_no_coupling_is_solved_and_the_report_is_that_of_any_pairing(source, cost):
+    before, keys = belongings(), {"length": LENGTH, "batch": BATCH, "ot_batch": OT_BATCH, "seed": 3, "workers": 2}
+    with Pairing(Flow(source, coupling=Unsolved(cost)), rows, **keys) as paired:
+        x0, x1 = paired.ot_pairs(0, table(0))
+        report = paired.report(0)
+        assert belongings()["children"] == before["children"]
+    solved = ExactOT(cost).pair(x0, rows(0), embedding=table(0))
+    assert torch.equal(x1, rows(0))
+    assert torch.equal(x0, solved.x0)
+    assert report.cost == report.independent_cost == pytest.approx(solved.cost, rel=1e-5)
+    assert (report.information, report.marginal_error) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
 
 def _gain(built: Built) -> tuple[float | None, float | None, float | None]:
     recipe, flow = built.recipe, built.flow
-    if flow is None or isinstance(flow.coupling, Independent):
+    if flow is None or not flow.couples:
         return None, None, None
     size = recipe.ot_batch or recipe.batch
     pairing = Pairing(

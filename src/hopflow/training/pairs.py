@@ -15,14 +15,14 @@ the weights of that step, as if `ahead` were 0: weights do not travel to workers
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..couplings import Coupling, Independent, OptimalTransport
+from ..couplings import Coupling, OptimalTransport
 from ..flow import Flow
 from ..network import Network
 from . import crossings
@@ -91,12 +91,13 @@ class Pairing:
         share: Share = Share(),  # noqa: B008  (frozen)
         groups: Callable[[int], Int[Tensor, " n"]] | None = None,
     ) -> None:
-        self.flow, self.length, self.batch, self.ot_batch = flow, length, batch, ot_batch or batch
+        self.flow = flow = replace(flow, coupling=flow.solved_coupling)
+        self.length, self.batch, self.ot_batch = length, batch, ot_batch or batch
         _check(self.batch, self.ot_batch, workers, ahead, timeout, share)
         self.seed, self.share = seed, share
         self.reads = flow.coupling.reads
         # rows that meet as they come leave nothing to hide, and what reads the network cannot be done elsewhere
-        as_they_come = isinstance(flow.coupling, Independent)
+        as_they_come = flow.coupling.is_identity
         self.ahead = 0 if as_they_come or "network" in self.reads else ahead
         # which rows meet, not only what is said of their cost, depends on a table or on weights that will be gone
         self._reads_the_past = bool(self.reads) and not as_they_come

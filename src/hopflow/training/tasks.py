@@ -7,7 +7,7 @@ every process draws the numbers of the whole batch and takes its share, so that 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -169,7 +169,7 @@ class FlowTask(Task):
                 f"the flow knows {flow.vocab.data} data tokens, the text has {corpus.vocab_size}: "
                 f"was it tokenised with another tokenizer?"
             )
-        if "embedding" in flow.coupling.reads and embedding_table(model) is None:
+        if flow.couples and "embedding" in flow.coupling.reads and embedding_table(model) is None:
             raise ValueError(
                 f"{flow.coupling} reads the network's embeddings, and {type(model).__name__} offers none: give it a "
                 f"property `table` (V, D), or take another cost, such as Hamming()"
@@ -188,10 +188,12 @@ class FlowTask(Task):
             "ahead": settings.ahead,
         }
         self._pairing: Pairing | GlobalPairing
-        if share.world > 1 and not isinstance(flow.coupling, Independent):
-            self._pairing = GlobalPairing(flow, self._rows, **shared)
+        # without a choice there is no cost to report either, for which the embedding table would have to be read
+        paired = flow if flow.couples else replace(flow, coupling=Independent())
+        if share.world > 1 and flow.couples:
+            self._pairing = GlobalPairing(paired, self._rows, **shared)
         else:
-            self._pairing = Pairing(flow, self._rows, share=share, **shared)
+            self._pairing = Pairing(paired, self._rows, share=share, **shared)
 
     def batch(self, step: int) -> Batch:
         seed, size, length = self.settings.seed, self.settings.batch, self.corpus.length
@@ -210,7 +212,7 @@ class FlowTask(Task):
     def numbers(self, step: int) -> dict[str, float]:
         report = self._pairing.report(step)
         waited, self._waited = self._waited, 0.0
-        if report is None or isinstance(self.flow.coupling, Independent):
+        if report is None or not self.flow.couples:
             return {}
         return {
             "ot_cost": report.cost,
