@@ -103,7 +103,7 @@ def test_a_dry_run_says_what_it_takes_and_writes_no_run(hopflow, fox, tmp_path, 
     shown = dict(line.split(":", 1) for line in result.out.splitlines())
     assert list(shown) == ["parameters", "memory", "a checkpoint", "text", "tokens to train on", "time", "coupling"]
     assert shown["tokens to train on"].split()[0] == "640"
-    assert shown["time"].strip().endswith("on cpu")
+    assert shown["time"].strip().endswith("on cpu with 1 thread")
     assert "of the independent cost" in shown["coupling"]
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert f"{plan['parameters']:,}" in shown["parameters"]

@@ -88,7 +88,7 @@ def _show_plan(built: "Built", plan: "Plan", json_file: Path | None) -> None:
         "a checkpoint": size(plan.checkpoint_bytes),
         "text": f"{built.corpus.rows:,} sequences of {built.recipe.length}, {built.corpus.vocab_size:,} tokens known",
         "tokens to train on": f"{plan.tokens:,} ({plan.epochs:.3g} epochs)",
-        "time": f"about {duration(plan.seconds)} on {choose_device(built.recipe.device)}",
+        "time": f"about {duration(plan.seconds)} on {choose_device(built.recipe.device)}{_by(plan.threads)}",
     }
     if plan.ot_gain is not None:
         rows["coupling"] = (
@@ -96,6 +96,10 @@ def _show_plan(built: "Built", plan: "Plan", json_file: Path | None) -> None:
             f"{duration(plan.ot_seconds or 0)} each in one thread"
         )
     box(console(), f"{built.recipe.name}, not trained", rows)
+
+
+def _by(threads: int | None) -> str:
+    return "" if threads is None else f" with {threads} thread{'s' * (threads > 1)}"
 
 
 def _show_run(run: "Run", recipe: "Recipe", json_file: Path | None) -> None:

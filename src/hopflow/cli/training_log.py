@@ -1,5 +1,6 @@
 """The log of a training run: a bar that moves on a terminal, plain lines elsewhere."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -126,15 +127,38 @@ def training(console: "Console", recipe: "Recipe", rank: int = 0) -> Iterator[Tr
         return
     if console.is_interactive:
         bar = TrainingBar(console, recipe.steps)
-        with bar.bar:
+        with bar.bar, messages(bar.say):
             yield bar
         return
     from ..data.pulse import Pulse
 
     pulse = Pulse(lambda text: typer.echo(text, err=True), QUIET)
     log = TrainingLog(recipe.steps, pulse.say)
-    with pulse.meanwhile(log.now):
+    with pulse.meanwhile(log.now), messages(log.say):
         yield log
+
+
+@contextmanager
+def messages(say: Callable[[str], None]) -> Iterator[None]:
+    """Show what the library logs as lines of the training log."""
+    handler, library = _Lines(say), logging.getLogger("hopflow")
+    before = library.level
+    library.addHandler(handler)
+    library.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        library.setLevel(before)
+        library.removeHandler(handler)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self.say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say(record.getMessage())
 
 
 def _beside_the_first(console: "Console", recipe: "Recipe", rank: int) -> ProcessLog:

@@ -29,6 +29,11 @@ class Built:
     flow: Flow | None
     model: nn.Module
 
+    @property
+    def folder(self) -> Path:
+        """The default folder of the run."""
+        return Path(self.recipe.out) if self.recipe.out else Path("runs") / self.recipe.name
+
     def train(
         self,
         *,
@@ -41,7 +46,7 @@ class Built:
             self.model,
             self.flow,
             self.corpus,
-            out=out or self.recipe.out or Path("runs") / self.recipe.name,
+            out=out or self.folder,
             settings=self.recipe,
             fresh=fresh,
             logger=logger,

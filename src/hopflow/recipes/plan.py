@@ -11,9 +11,11 @@ from torch import Tensor
 from ..couplings import Independent
 from ..estimate import mean_and_error
 from ..training.devices import choose_device
+from ..training.folder import CHECKPOINTS
 from ..training.pairs import Pairing
 from ..training.shares import Share
 from ..training.tasks import embedding_table, task_for
+from ..training.threads import choose_threads, using
 from ..training.trainer import Trainer
 from .build import Built
 from .recipe import Recipe
@@ -33,6 +35,8 @@ class Plan:
     tokens: int
     epochs: float
     seconds: float
+    threads: int | None
+    """CPU threads of the steps that were timed; None on a GPU."""
     ot_gain: float | None
     """Part of the independent cost that the coupling saves, over OT_BATCHES OT batches."""
     ot_gain_stderr: float | None
@@ -43,7 +47,7 @@ class Plan:
 def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> Plan:
     """Count, time two steps of a few sequences, and couple a few batches."""
     recipe, model = built.recipe, built.model
-    device = choose_device(recipe.device)
+    device, share = choose_device(recipe.device), Share.here()
     model.to(device)
     parameters = sum(p.numel() for p in model.parameters())
     table = embedding_table(model)
@@ -51,9 +55,11 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
     progress("coupling a few batches")
     gain, error, ot_seconds = _gain(built)
     progress("timing a step")
+    threads = choose_threads(model, built.flow, built.corpus, recipe, device, share, built.folder / CHECKPOINTS)
     part = max(1, recipe.batch // recipe.accumulate)
     tried = min(part, TRIED if device.type == "cpu" else TRIED_ON_A_GPU)
-    seconds, activations = _try(built, tried)
+    with using(threads):
+        seconds, activations = _try(built, tried)
     tokens = recipe.steps * recipe.batch * recipe.length
     return Plan(
         parameters,
@@ -62,6 +68,7 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
         tokens,
         recipe.steps * recipe.batch / max(1, built.corpus.rows),
         recipe.steps * pace(recipe, seconds * recipe.batch / tried, ot_seconds or 0.0),
+        None if threads is None else threads.number,
         gain,
         error,
         ot_seconds,

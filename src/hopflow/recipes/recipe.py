@@ -86,7 +86,9 @@ def from_toml(file: Path) -> Recipe:
 
 def _value(key: str, kind: Any, value: Any) -> Any:
     """A value of the key's type: text from a command line is read as that type, nothing else is converted."""
-    if value in ("none", "") and type(None) in getattr(kind, "__args__", ()):
+    kinds = getattr(kind, "__args__", ())
+    # a text key may be a folder that is called auto
+    if type(None) in kinds and (value in ("none", "") or (value == "auto" and str not in kinds)):
         return None
     try:
         return TypeAdapter(kind).validate_strings(value) if isinstance(value, str) else _strict(kind, value)

@@ -112,6 +112,16 @@ def facts(folder: Path) -> dict[str, Any]:
     return dict(_state(folder)["facts"])
 
 
+def newest_facts(home: Path) -> dict[str, Any]:
+    """What the newest readable checkpoint says of itself; empty without one."""
+    for folder in reversed(list(_folders(home))):
+        try:
+            return facts(folder)
+        except Damaged:  # reported when the checkpoint itself is loaded
+            continue
+    return {}
+
+
 def latest(home: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; a damaged one is named in a warning and passed over."""
     damaged: list[str] = []

@@ -34,6 +34,7 @@ from .settings import Settings, is_learned
 from .shares import Share
 from .signals import Interrupted, Stop
 from .tasks import Text, task_for
+from .threads import choose_threads, using
 from .trainer import NotFinite, Trainer
 
 log = logging.getLogger("hopflow")
@@ -85,6 +86,11 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(_repeatable(settings.deterministic))
+        # before the workers start, whose imports would keep a core busy
+        threads = choose_threads(model, flow, corpus, settings, device, share, path / CHECKPOINTS)
+        stack.enter_context(using(threads))
+        if threads is not None and share.rank == 0:
+            log.info("%s", threads)
         task = stack.enter_context(closing(task_for(model, flow, corpus, settings, share)))
         trainer = Trainer(model, task, settings, device, share)
         if flow is not None:
@@ -195,6 +201,8 @@ class _Course:
     def _write(self, step: int, groups: dict[str, dict[str, Tensor]]) -> None:
         seconds = self.seconds + time.perf_counter() - self._clock  # with what has passed since the last row
         facts = {"seconds": seconds, "recipe_hash": self.digest, "torch": str(torch.__version__)}
+        if self.trainer.device.type == "cpu":
+            facts["threads"] = torch.get_num_threads()
         tokenizer = getattr(self.corpus, "tokenizer", None)
         config = describe(self.trainer.model, self.flow, tokenizer=tokenizer, recipe=asdict(self.settings))
         home = self.path / CHECKPOINTS

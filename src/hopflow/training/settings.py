@@ -51,6 +51,7 @@ class Settings:
     precision: str = runs("auto", "auto: bf16 on a GPU that has it; or float32, bf16")
     deterministic: bool = runs(False, "only operations that repeat to the bit; slower on a GPU")
     compile: bool = runs(False, "compile the network")
+    threads: int | None = runs(None, "CPU threads of torch; by default the fastest number, measured at the start")
     workers: int = runs(1, "processes that solve couplings beside the steps; no more of them than ahead have work")
     log_every: int = runs(10, "steps between two lines of metrics")
     save_every: int = runs(500, "steps between two checkpoints")
@@ -71,6 +72,7 @@ class Settings:
             _require(getattr(self, name) >= 1, name, "at least 1", self)
         for name in ("warmup", "workers", "ahead", "eval_every", "eval_rows", "eval_samples", "seed", "weight_decay"):
             _require(getattr(self, name) >= 0, name, "0 or more", self)
+        _require(self.threads is None or self.threads >= 1, "threads", "at least 1", self)
         for name in ("ot_ema", "weight_ema", "beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", self)
         for name in ("lr", "clip", "adam_eps"):

@@ -1,0 +1,229 @@
+"""Threads: how many CPU threads torch uses for a run, found by measuring a few passes before the first step.
+
+Torch takes all cores by default. On a machine that others use too, threads then wait for each other, and a step can
+take several times as long as with one thread. The number can change the last bits of a sum, so that it is kept with
+the run's checkpoints and used again when the run is resumed.
+"""
+
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ..couplings import Independent
+from ..flow import Flow
+from ..precision import autocast, choose_precision
+from . import checkpoint
+from .settings import Settings
+from .shares import Share
+from .tasks import Batch, Task, Text, task_for
+
+log = logging.getLogger("hopflow")
+
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Of the environment: where one of them is set, the user has chosen."""
+FASTER = 1.15
+"""How much faster a larger number must be to be preferred: noise and other processes must not decide."""
+SHORT = 10.0
+"""Seconds of a run for which nothing is measured."""
+PART, LEAST, MOST = 0.02, 0.5, 5.0
+"""The part of the expected run that measuring may take, and its limits in seconds."""
+ROUNDS, MOST_ROUNDS = 3, 9
+
+Pass = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Threads:
+    """A number of threads, and where it comes from."""
+
+    number: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{_count(self.number)} ({self.why})"
+
+
+def choose_threads(
+    model: nn.Module,
+    flow: Flow | None,
+    corpus: Text,
+    settings: Settings,
+    device: torch.device,
+    share: Share,
+    checkpoints: Path,
+) -> Threads | None:
+    """The number of threads for a run on a CPU: set, stored in its checkpoints, or measured. None on a GPU.
+
+    `model` is not changed: a copy of it is measured.
+    """
+    if device.type != "cpu":
+        return None
+    if settings.threads is not None:
+        return Threads(settings.threads, "set by threads")
+    if variable := next((name for name in VARIABLES if os.environ.get(name)), None):
+        return Threads(torch.get_num_threads(), f"set by {variable}")
+    stored = checkpoint.newest_facts(checkpoints).get("threads")
+    if isinstance(stored, int) and 1 <= stored <= cores():
+        return Threads(stored, "as before")
+    # torch.set_num_threads is an upper limit
+    most = max(1, min(cores() // _processes(share), torch.get_num_threads()))
+    if most == 1:
+        return Threads(1, "one core")
+    if share.world > 1:
+        return Threads(most, "the cores divided by the processes")
+    try:
+        seconds = Rehearsal(model, flow, corpus, settings, device).measure(candidates(most))
+    except Exception as error:  # what is wrong with the network or its flow is reported by the run itself
+        log.debug("the number of threads was not measured: %r", error)
+        return Threads(1, "not measured")
+    if not seconds:
+        return Threads(1, "a short run")
+    told = ", ".join(f"{_count(number)} {_seconds(value)}" for number, value in seconds.items())
+    return Threads(fastest(seconds), f"forward and backward: {told}")
+
+
+def candidates(most: int) -> list[int]:
+    """1, 2, 4, … and the largest number itself."""
+    return [*(1 << power for power in range(most.bit_length()) if 1 << power < most), most]
+
+
+def fastest(seconds: dict[int, float]) -> int:
+    """The smallest number that no larger one clearly beats."""
+    best = min(seconds)
+    for number in sorted(seconds):
+        if seconds[number] * FASTER <= seconds[best]:
+            best = number
+    return best
+
+
+@contextmanager
+def using(threads: Threads | None) -> Iterator[None]:
+    """Let torch use this number of threads inside, and the number of before afterwards; None changes nothing."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads.number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Rehearsal:
+    """Forward and backward passes over a run's first sequences, on a copy of its network: the run does not change.
+
+    Without an optimizer, so that no more memory is used than by the run itself.
+    """
+
+    def __init__(
+        self, model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings, device: torch.device
+    ) -> None:
+        self.model = deepcopy(model).train()
+        self.flow = None if flow is None else replace(flow, coupling=Independent())
+        self.corpus, self.settings, self.device = corpus, settings, device
+
+    def measure(self, numbers: Sequence[int]) -> dict[int, float]:
+        """Median seconds of a pass for each number of threads; none for a run so short that it does not matter."""
+        rows = max(1, self.settings.batch // self.settings.accumulate)
+        with torch.random.fork_rng(devices=[]):
+            with using(Threads(1, "")):
+                one = self.passes(1)
+                each = min(_timed(one) for _ in range(2))  # the first one also warms up
+            expected = each * self.settings.batch * self.settings.steps
+            if expected < SHORT:
+                return {}
+            budget = min(MOST, max(LEAST, PART * expected))
+            affordable = int(budget / (each * ROUNDS * len(numbers)))
+            return interleaved(self.passes(max(1, min(rows, affordable))), numbers, budget)
+
+    def passes(self, rows: int) -> Pass:
+        """A forward and backward pass of so many sequences."""
+        small = replace(self.settings, batch=rows, accumulate=1, ot_batch=None, workers=0)
+        task: Task = task_for(self.model, self.flow, self.corpus, small, Share())
+        batch: Batch = task.batch(0)
+        precision = choose_precision(self.settings.precision, self.device)
+
+        def once() -> None:
+            self.model.zero_grad(set_to_none=True)
+            with autocast(precision, self.device):
+                loss = task.loss(*batch.read(lambda tensor: tensor.to(self.device))).sum()
+            loss.backward()
+
+        return once
+
+
+def interleaved(once: Pass, numbers: Sequence[int], budget: float) -> dict[int, float]:
+    """Median seconds of `once` for each number of threads. They take turns, so that a busy moment meets all of them."""
+    times: dict[int, list[float]] = {number: [] for number in numbers}
+    started = time.perf_counter()
+    for turn in range(MOST_ROUNDS):
+        for number, found in times.items():
+            if _may_win(found, times.values()):
+                with using(Threads(number, "")):
+                    found.append(_timed(once))
+        if turn + 1 >= ROUNDS and time.perf_counter() - started > budget:
+            break
+    return {number: statistics.median(found) for number, found in times.items()}
+
+
+def _may_win(found: Sequence[float], every: Iterable[Sequence[float]]) -> bool:
+    """Not if it was four times as slow as another number once, or twice as slow twice: on a busy machine it may take
+    a hundred times as long."""
+    best = min((min(times) for times in every if times), default=0.0)
+    return not found or min(found) <= (4 if len(found) == 1 else 2) * best
+
+
+def cores(root: Path = Path("/")) -> int:
+    """CPU cores that this process may use, by its affinity and by the quota of its control groups."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([allowed, *_quotas(root)]))
+
+
+def _quotas(root: Path) -> Iterator[int]:
+    """Whole cores by version 2 of control groups, of this process's group and those above it, and by version 1."""
+    groups = root / "sys/fs/cgroup"
+    lines = _text(root / "proc/self/cgroup").splitlines()
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    for group in (groups / own, *(groups / parent for parent in Path(own).parents)):
+        yield from _quota(_text(group / "cpu.max").split())
+    yield from _quota([_text(groups / "cpu" / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")])
+
+
+def _quota(words: Sequence[str]) -> Iterator[int]:
+    """From quota and period in microseconds; without a limit the quota is "max" or -1."""
+    if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
+        yield max(1, int(words[0]) // int(words[1]))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _processes(share: Share) -> int:
+    """Processes of this run on this machine."""
+    return 1 if share.world == 1 else max(1, int(os.environ.get("LOCAL_WORLD_SIZE", str(share.world))))
+
+
+def _timed(once: Pass) -> float:
+    started = time.perf_counter()
+    once()
+    return time.perf_counter() - started
+
+
+def _count(number: int) -> str:
+    return f"{number} thread" if number == 1 else f"{number} threads"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 0.1 else f"{value * 1000:.1f} ms"
