@@ -13,7 +13,7 @@ from hopflow import ExactOT, Flow, SinkhornOT, SquaredEmbedding, Uniform
 from hopflow.couplings import OptimalTransport
 from hopflow.split import Split
 from hopflow.training import crossings
-from hopflow.training.crossings import Crossing, Side
+from hopflow.training.crossings import ARRIVED, Crossing, Side, wait_for_arrival
 from hopflow.training.ema import Ema
 from hopflow.training.problems import Draw
 from hopflow.training.sheets import Layout, Sheet
@@ -28,6 +28,7 @@ from paired_runs import (
     labels,
     pairing,
     plain,
+    rows,
     run,
     table,
     until_ready,
@@ -185,7 +186,8 @@ def test_an_average_is_read_as_it_is_without_a_copy_and_its_update_does_not_chan
     assert all(torch.equal(seen, table(step)) for seen, step in zip(side.asked, (0, 4, 8), strict=True))
 
 
-def test_a_worker_is_given_an_ot_batch_once_its_matrix_has_arrived_and_not_before():
+def test_where_the_trainer_must_help_a_worker_is_given_an_ot_batch_once_its_matrix_has_arrived(monkeypatch):
+    monkeypatch.setattr(Sheet, "lock", lambda self: False)
     with until_ready(pairing(EMBEDDED, workers=1)) as paired:
         run(paired, range(4))  # the first one was needed at once, and waited for
         late = [paired._jobs[index] for index in (1, 2)]
@@ -197,6 +199,61 @@ def test_a_worker_is_given_an_ot_batch_once_its_matrix_has_arrived_and_not_befor
             assert paired._jobs[3].ticket is None
         paired.step(7, table(7))
         assert paired._jobs[3].ticket is not None
+
+
+class Delivery:
+    """A transfer that ends when it is waited for, the mark of its arrival last."""
+
+    def __init__(self, parts: dict[str, torch.Tensor], sheet: Sheet) -> None:
+        self.parts, self.sheet = parts, sheet
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        for name, part in self.parts.items():
+            self.sheet[name].copy_(part)
+
+
+class Slow(Pretend):
+    def send(self, priced, sheet):
+        sheet["pairwise"].fill_(torch.nan)  # what a hasty worker would read
+        sheet[ARRIVED].zero_()
+        return Crossing(Delivery(priced, sheet), {}, sheet)
+
+
+def test_a_worker_holds_an_ot_batch_before_its_matrix_is_there_and_waits_for_it_without_the_trainer(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(crossings, "Side", Slow)
+    with until_ready(pairing(EMBEDDED, workers=1)) as paired:
+        first = run(paired, range(4))
+        assert [paired._jobs[index].ticket is not None for index in (1, 2)] == [True, True]
+        (worker,) = paired._crew.workers
+        assert set(worker.held) >= {paired._jobs[1].ticket, paired._jobs[2].ticket}
+        rest = run(paired, range(4, 26))
+        assert not paired.report(25).in_place
+    assert caplog.text == ""
+    assert torch.equal(torch.cat([first, rest]), plain(EMBEDDED, STEPS))
+
+
+def test_the_mark_of_arrival_is_sent_last_and_is_taken_back_before_a_sheet_is_used_again():
+    side, u = Pretend(torch.device("cpu")), Draw(3, 5, OT_BATCH, 8).uniforms(LENGTH)
+    priced = side.price(SquaredEmbedding(), Uniform(VOCAB), u, rows(5), table(0))
+    assert list(priced)[-1] == ARRIVED
+    sheet, looks = Sheet(Layout.of(**priced)), []
+    sheet[ARRIVED].fill_(1)
+    side.send({name: part for name, part in priced.items() if name != ARRIVED}, sheet)
+    assert not sheet[ARRIVED].any()
+
+    def look():
+        looks.append(len(looks))
+        sheet[ARRIVED].fill_(len(looks) == 3)
+
+    wait_for_arrival(sheet, look)
+    assert looks == [0, 1, 2]
+    wait_for_arrival(Sheet(Layout.of(x1=rows(5))), lambda: pytest.fail("nothing is on its way"))
+    sheet.close()
 
 
 def test_nothing_is_on_its_way_when_a_pairing_is_closed():

@@ -101,9 +101,10 @@ def test_a_run_that_lost_its_last_checkpoint_repeats_the_same_steps(tmp_path):
 
 
 def test_workers_change_nothing(tmp_path):
-    for workers in (0, 1):
+    for workers in (0, None):
         run(tmp_path / str(workers), 5, coupling="exact", workers=workers)
-    assert losses(tmp_path / "0") == losses(tmp_path / "1")
+    assert losses(tmp_path / "0") == losses(tmp_path / "None")
+    assert {row["ot_workers"] for row in read(tmp_path / "None" / "metrics.jsonl")} == {1}
 
 
 def test_the_first_loss_is_that_of_a_network_that_knows_nothing_but_the_path(tmp_path):

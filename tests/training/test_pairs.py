@@ -1,5 +1,6 @@
 """Pairs ahead of time: the same bits however they are computed, and nothing left behind."""
 
+import logging
 import subprocess
 import sys
 import textwrap
@@ -24,6 +25,7 @@ from hopflow import (
     Uniform,
     Vocab,
 )
+from hopflow.training import growth
 from hopflow.training.jumps import predicted_jumps
 from hopflow.training.pairs import Pairing
 from hopflow.training.streams import stream
@@ -311,20 +313,68 @@ def test_a_missing_or_foreign_state_is_an_error_that_says_what_to_do():
 # --- bounds and bad input
 
 
-@pytest.mark.parametrize("ahead", [1, 3])
-def test_never_more_than_ahead_ot_batches_are_prepared(ahead):
-    asked = []
+@pytest.mark.parametrize(
+    ("name", "ahead", "depth", "expected"),
+    [
+        ("hamming", 1, None, 2),  # two for the worker
+        ("hamming", 3, None, 3),
+        ("hamming", 1, 1, 1),
+        ("hamming", 1, 4, 4),
+        ("embedded", 2, 4, 2),  # the tables of later steps do not exist yet
+    ],
+)
+def test_as_many_ot_batches_are_prepared_as_the_depth_says(name, ahead, depth, expected):
+    asked, got = [], []
 
     def batches(index):
         asked.append(index)
         return rows(index)
 
-    with until_ready(pairing(COUPLINGS["hamming"], batches, workers=1, ahead=ahead)) as paired:
-        for step in range(40):
-            paired.step(step)
-            assert paired.prepared == list(range(step // 4, step // 4 + ahead + 1))
-            assert len(paired._sheets) + sum(job.sheet is not None for job in paired._jobs.values()) <= ahead + 1
-    assert asked == list(range(10 + ahead))
+    options = {"workers": 1, "ahead": ahead, "depth": depth}
+    with pairing(COUPLINGS[name], batches, **options) as paired:
+        for step in range(16):
+            got.append(torch.stack(paired.step(step, table(step))))
+            assert paired.prepared == list(range(step // 4, step // 4 + expected + 1))
+            held = sum(job.sheet is not None for job in paired._jobs.values())
+            assert len(paired._sheets) + held <= expected + 1
+    assert asked == list(range(4 + expected))
+    assert torch.equal(torch.stack(got), plain(COUPLINGS[name], range(16), ahead=ahead))
+
+
+@pytest.mark.parametrize(("name", "depth"), [("hamming", 4), ("embedded", None)])
+def test_pairs_are_bitwise_the_same_for_any_depth_and_while_workers_are_added(name, depth, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "hopflow")
+    monkeypatch.setattr(growth, "ENOUGH", -1.0)  # never enough
+    monkeypatch.setattr(growth, "SECONDS", 0.0)
+    monkeypatch.setattr(growth, "COUNT", 2)
+    before = belongings()
+    with until_ready(pairing(COUPLINGS[name], workers=None, most_workers=2, depth=depth)) as paired:
+        assert paired.workers == 1
+        got = [run(paired, range(14))]
+        assert paired.workers == 2
+        until_ready(paired)
+        got.append(run(paired, range(14, 34)))
+        assert (paired.workers, len(belongings()["children"] - before["children"])) == (2, 2)
+        assert not paired.report(33).in_place
+    assert belongings() == before
+    assert torch.equal(torch.cat(got), plain(COUPLINGS[name], range(34)))
+    assert caplog.text.count("2 OT workers: steps waited for couplings for ") == 1
+
+
+def test_no_worker_is_added_beyond_what_the_tables_allow():
+    with pairing(EMBEDDED, workers=None, most_workers=8, ahead=2) as paired:
+        assert (paired.workers, paired._growth.most) == (1, 2)
+    with pairing(COUPLINGS["hamming"], workers=None, most_workers=8, ahead=2) as paired:
+        assert (paired.workers, paired._growth.most) == (1, 8)
+
+
+def test_the_time_that_was_waited_adds_up():
+    waited = 0.0
+    with pairing(EMBEDDED) as paired:
+        for step in range(12):
+            paired.step(step, table(step))
+            waited += paired.report(step).seconds_waited if step % 4 == 0 else 0.0
+    assert paired.seconds_waited == pytest.approx(waited)
 
 
 def test_independent_pairs_start_no_worker_and_prepare_nothing():

@@ -179,7 +179,10 @@ def lines_of(row: Mapping[str, Any], steps: int) -> list[str]:
     at = _at(row["step"] + 1, steps)
     said = [f"loss {row['loss']:.4f}", f"grad {row['grad_norm']:.2f}", f"{row['tokens_per_s']:,.0f} tok/s"]
     if "ot_cost" in row:
-        said.append(f"OT {row['ot_cost']:.4g} of {row['ot_independent_cost']:.4g} ({row['ot_wait_share']:.1%} of time)")
+        count = row.get("ot_workers", 1)
+        workers = f", {count} workers" if count > 1 else ""
+        costs = f"OT {row['ot_cost']:.4g} of {row['ot_independent_cost']:.4g}"
+        said.append(f"{costs} ({row['ot_wait_share']:.1%} of time{workers})")
     said.append(size(row["memory_bytes"]))
     found = [f"{label} {value}" for label, value in looked(row).items()]
     return ["  ".join([at, *said]), *(["  ".join([" " * len(at), *found])] if found else [])]

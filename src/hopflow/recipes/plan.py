@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..couplings import Independent
 from ..estimate import mean_and_error
-from ..training.devices import choose_device
+from ..training.devices import choose_device, most_workers
 from ..training.folder import CHECKPOINTS
 from ..training.pairs import Pairing
 from ..training.shares import Share
@@ -105,7 +105,8 @@ def pace(recipe: Recipe, step: float, coupling: float) -> float:
     No more of them have something to do than there are OT batches ahead.
     """
     coupling *= recipe.batch / (recipe.ot_batch or recipe.batch)
-    busy = min(recipe.workers, recipe.ahead)
+    workers = most_workers(choose_device(recipe.device)) if recipe.workers is None else recipe.workers
+    busy = min(workers, recipe.ahead)
     return max(step, coupling / busy) if busy else step + coupling
 
 

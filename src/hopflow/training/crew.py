@@ -110,6 +110,22 @@ class Crew:
         self._hire()
 
     @property
+    def wanted(self) -> int:
+        """Workers that there are, or will be once they have started; 0 after all were given up."""
+        return self._wanted
+
+    @property
+    def ready(self) -> bool:
+        """Whether every worker has started."""
+        return len(self.workers) == self._wanted and all(worker.ready for worker in self.workers)
+
+    def add(self) -> None:
+        """Start one more worker, unless all were given up."""
+        if self._wanted:
+            self._wanted += 1
+            self._hire()
+
+    @property
     def patience(self) -> float:
         """Seconds to wait for an answer: the timeout, or much longer than the slowest coupling so far."""
         return max(self.timeout, 10 * self.slowest)

@@ -4,7 +4,7 @@ To send the embedding table itself would take longer than the step: 300 MB for 1
 seconds of a worker's time for the products. The matrix of 512 rows is 1 MB, that of 4096 is 64 MB.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +15,9 @@ from torch import Tensor
 from ..costs import SequenceCost
 from ..sources import Source
 from .sheets import Sheet
+
+ARRIVED = "arrived"
+"""The place of a sheet that is written last: 1 once all others hold what was sent."""
 
 
 def elsewhere(table: Float[Tensor, "V D"]) -> bool:
@@ -36,6 +39,8 @@ class Crossing:
 
     def __init__(self, event: Event, staged: Mapping[str, Tensor], sheet: Sheet) -> None:
         self._event, self._staged, self._sheet = event, dict(staged), sheet
+        self.direct = not staged
+        """The GPU writes to the sheet itself: a worker sees there that they have arrived (`wait_for_arrival`)."""
 
     def arrived(self) -> bool:
         """Whether they are there, without waiting."""
@@ -52,12 +57,21 @@ class Crossing:
         self._staged.clear()
 
 
+def wait_for_arrival(sheet: Sheet, pause: Callable[[], None]) -> None:
+    """In a worker, until everything is on the sheet; at once where it needs no GPU."""
+    if (arrived := sheet.get(ARRIVED)) is not None:
+        flag = arrived.numpy()
+        while not flag[0]:
+            pause()
+
+
 class Side:
     """A GPU beside its own training step, by a second stream. Nothing here makes the trainer wait for the GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        # before the step's own kernels: they are few, and a worker waits for them
+        self.stream = torch.cuda.Stream(device, priority=-1)
 
     def price(
         self,
@@ -74,10 +88,13 @@ class Side:
             split = cost.split(x0, self.up(x1), table)
             none = torch.zeros(len(x0), dtype=split.pairwise.dtype, device=x0.device)
             rows, columns = (none if part is None else part for part in (split.rows, split.columns))
-            return {"source": x0, "pairwise": split.pairwise, "rows": rows, "columns": columns}
+            arrived = torch.ones(1, dtype=torch.uint8, device=x0.device)
+            # in the order in which they are sent
+            return {"source": x0, "pairwise": split.pairwise, "rows": rows, "columns": columns, ARRIVED: arrived}
 
     def send(self, priced: Mapping[str, Tensor], sheet: Sheet) -> Crossing:
         """To the places of these names; by way of locked memory, should that of the sheet not be lockable."""
+        sheet[ARRIVED].zero_()
         staged = {} if sheet.lock() else {name: self.locked(part) for name, part in priced.items()}
         with self.beside():
             for name, part in priced.items():

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..flow import Flow
 from ..network import Network
-from .pairs import Pairing, Report, Table
+from .pairs import Pairing, Table
+from .problems import Report
 from .shares import Share
 
 
@@ -82,6 +83,7 @@ class GlobalPairing:
         self._length, self._rows = length, (ot_batch or batch) // self.share.world
         if self.share.rank != 0:  # the others only gather
             options |= {"workers": 0}
+        options |= {"depth": 0}  # all processes gather together: the depth must not depend on the first one's workers
         if groups is not None:
             options |= {"groups": self._labels}
         self._pairing = Pairing(flow, self._whole, length=length, batch=batch, ot_batch=ot_batch, **options)
@@ -106,6 +108,15 @@ class GlobalPairing:
         each = self._batch // self.share.world
         at = slice(within * each, (within + 1) * each)
         return self._x0[1][at], self._mine[current][at]
+
+    @property
+    def seconds_waited(self) -> float:
+        """On process 0, which solves."""
+        return self._pairing.seconds_waited
+
+    @property
+    def workers(self) -> int:
+        return self._pairing.workers
 
     def report(self, step: int) -> Report | None:
         """On process 0, which solves; None elsewhere."""

@@ -26,6 +26,7 @@ COLUMNS = (
     "ot_marginal_error",
     "ot_wait_share",
     "ot_seconds",
+    "ot_workers",
     "b0_ppl",
     "b0_se",
     "b0_n",

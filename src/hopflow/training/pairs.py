@@ -2,16 +2,20 @@
 
 Which table a coupling sees. OT batch b spans the steps b·m … (b+1)·m - 1, with m = ot_batch / batch. A cost that reads
 embeddings sees, for OT batch b, the table as it was handed over at the first step of OT batch b - ahead, and that of
-step 0 for the first `ahead` of them. So `ahead` belongs to the recipe and the number of workers does not: the rule
-names steps, never what happened to be finished.
+step 0 for the first `ahead` of them. So `ahead` belongs to the recipe; the number of workers and the depth of the queue
+do not: the rule names steps, never what happened to be finished. A cost that reads no table can be solved any number of
+OT batches before its steps (`depth`), one that does at most `ahead`.
 
 A table on a GPU stays there. The cost matrix is computed from it on the GPU, beside the step, and only the matrix
-travels to a worker (`crossings`): the rule is the same.
+travels to a worker (`crossings`): the rule is the same. The worker is given its task at once and waits for the matrix
+itself: the trainer looks only once a step, which would be too late where every step has a coupling of its own.
 
 A cost that reads the network itself (`coupling.reads`) is solved in place, at the first step of its OT batch and with
 the weights of that step, as if `ahead` were 0: weights do not travel to workers. Nothing hides it.
 """
 
+import logging
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -29,29 +33,15 @@ from . import crossings
 from .crew import Crew
 from .crossings import Crossing
 from .ema import Ema
-from .problems import Draw, Priced, Problem, Solution, posed
+from .growth import Growth
+from .problems import Draw, Priced, Problem, Report, Solution, posed
 from .shares import Share
 from .sheets import Layout, Sheet
 
+log = logging.getLogger("hopflow")
+
 Table = Float[Tensor, "V D"] | Ema
 """Embeddings of all tokens, or their average, of which no copy is needed: an update gives it another tensor."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What the coupling of one OT batch did and took."""
-
-    index: int
-    cost: float
-    independent_cost: float
-    marginal_error: float
-    information: float
-    converged: bool
-    seconds_solved: float
-    seconds_waited: float
-    """By the training step, whether for a worker or for a solution in place."""
-    in_place: bool
-    """Not by a worker: none was ready, one failed, or the cost reads the network, which only the trainer has."""
 
 
 @dataclass
@@ -72,8 +62,10 @@ class Pairing:
 
     `batches(b)` gives the data rows of OT batch b, and `groups(b)` a label for each: rows then pair only within their
     group. Source rows have no label; they are i.i.d., and row i of the OT batch is dealt to the group of data row i.
-    `workers` and `timeout` only say how it runs: pairs are bitwise the same for any number of workers, also when one
-    dies or hangs. Use it as a context manager, so that nothing is left.
+    `workers`, `depth` and `timeout` only say how it runs: pairs are bitwise the same for any of them, also when a
+    worker dies or hangs. With `workers=None` it starts with one worker and adds more, up to `most_workers`, while steps
+    wait for couplings (`Growth`). `depth` is the number of OT batches that are prepared ahead where no table is read,
+    at least `ahead`; None means two for each worker. Use it as a context manager, so that nothing is left.
     """
 
     def __init__(
@@ -85,15 +77,17 @@ class Pairing:
         batch: int,
         ot_batch: int | None = None,
         seed: int = 0,
-        workers: int = 1,
+        workers: int | None = 1,
+        most_workers: int = 1,
         ahead: int = 2,
+        depth: int | None = None,
         timeout: float = 120.0,
         share: Share = Share(),  # noqa: B008  (frozen)
         groups: Callable[[int], Int[Tensor, " n"]] | None = None,
     ) -> None:
         self.flow = flow = replace(flow, coupling=flow.solved_coupling)
         self.length, self.batch, self.ot_batch = length, batch, ot_batch or batch
-        _check(self.batch, self.ot_batch, workers, ahead, timeout, share)
+        _check(self.batch, self.ot_batch, workers, ahead, depth, timeout, share)
         self.seed, self.share = seed, share
         self.reads = flow.coupling.reads
         # rows that meet as they come leave nothing to hide, and what reads the network cannot be done elsewhere
@@ -108,7 +102,13 @@ class Pairing:
         self._sheets: list[Sheet] = []
         self._sides: dict[torch.device, crossings.Side] = {}
         self._closed = False
-        self._crew = Crew(flow, min(workers, self.ahead), timeout) if workers and self.ahead else None
+        # of couplings that read the past no more than `ahead` can be solved at once
+        most = min(most_workers if workers is None else workers, self.ahead if self._reads_the_past else sys.maxsize)
+        self._growth = Growth(most) if workers is None else None
+        self._crew = Crew(flow, min(most, 1) if self._growth else most, timeout) if most and self.ahead else None
+        self._depth = depth
+        self.seconds_waited = 0.0
+        """By all steps so far, for workers and for solutions in place."""
         self._finalizer = weakref.finalize(self, self._crew.close) if self._crew else None
 
     @property
@@ -117,8 +117,20 @@ class Pairing:
         return self.ot_batch // self.batch
 
     @property
+    def depth(self) -> int:
+        """How many OT batches after the current one are prepared."""
+        if self._reads_the_past or self._crew is None:
+            return self.ahead
+        return max(self.ahead, 2 * self._crew.wanted if self._depth is None else self._depth)
+
+    @property
+    def workers(self) -> int:
+        """Processes that solve couplings now, or are starting."""
+        return self._crew.wanted if self._crew else 0
+
+    @property
     def prepared(self) -> list[int]:
-        """The OT batches that are solved, being solved or waiting, the current one first; at most 1 + ahead."""
+        """The OT batches that are solved, being solved or waiting, the current one first; at most 1 + depth."""
         return sorted(self._jobs)
 
     def step(
@@ -214,7 +226,7 @@ class Pairing:
         if step < 0:
             raise ValueError(f"steps are counted from 0; got {step}")
         current, within = divmod(step, self.updates)
-        window = range(current, current + self.ahead + 1)
+        window = range(current, current + self.depth + 1)
         for index, job in list(self._jobs.items()):
             # a network still there could not be paired with: by now it may have other weights
             if index not in window or (isinstance(job.problem, Problem) and job.problem.network is not None):
@@ -284,10 +296,10 @@ class Pairing:
         return Job(x1, posed(draw, sheet), sheet, side.send(priced, sheet))
 
     def _hand_out(self, job: Job) -> None:
-        """To the workers, as soon as all that it needs is on its sheet."""
+        """To the workers; where the matrix needs the trainer's help to reach its sheet, once it is there."""
         if self._crew is None or job.sheet is None or job.ticket is not None:
             return
-        if job.crossing is None or job.crossing.arrived():
+        if job.crossing is None or job.crossing.direct or job.crossing.arrived():
             job.ticket = self._crew.submit(job.problem.draw, job.sheet)
 
     def _solved(self, index: int) -> Solution:
@@ -305,21 +317,23 @@ class Pairing:
             if self._crew:
                 self._crew.slowest = max(self._crew.slowest, job.solution.seconds)
         if job.report is None:
-            s, waited = job.solution, time.perf_counter() - started
-            job.report = Report(
-                index,
-                s.cost,
-                s.independent_cost,
-                s.marginal_error,
-                s.information,
-                s.converged,
-                s.seconds,
-                waited,
-                in_place,
-            )
+            waited = time.perf_counter() - started
+            job.report = Report.of(index, job.solution, waited, in_place)
+            self.seconds_waited += waited
             job.problem = Problem(job.problem.draw, job.x1)  # the rest has done its work
             self._free(job)
+            self._grow(waited)
         return job.solution
+
+    def _grow(self, waited: float) -> None:
+        """Start one more worker where steps wait too long."""
+        if self._growth is None or self._crew is None:
+            return
+        if not self._crew.ready:
+            self._growth.restart()
+        elif (share := self._growth.note(waited, self.workers)) is not None:
+            self._crew.add()
+            log.info("%d OT workers: steps waited for couplings for %.1f%% of the time", self.workers, 100 * share)
 
     def _drop(self, index: int) -> None:
         self._free(self._jobs.pop(index))
@@ -375,7 +389,9 @@ def _transport(coupling: Coupling) -> OptimalTransport | None:
     return None if own & {"match", "pair", "settle"} else coupling
 
 
-def _check(batch: int, ot_batch: int, workers: int, ahead: int, timeout: float, share: Share) -> None:
+def _check(
+    batch: int, ot_batch: int, workers: int | None, ahead: int, depth: int | None, timeout: float, share: Share
+) -> None:
     if batch < 1 or ot_batch % batch:
         raise ValueError(
             f"an OT batch is one or more whole flow batches: ot_batch must be a multiple of batch = {batch}; "
@@ -383,7 +399,7 @@ def _check(batch: int, ot_batch: int, workers: int, ahead: int, timeout: float, 
         )
     if batch % share.world:
         raise ValueError(f"a batch of {batch} cannot be shared by {share.world} processes: take a multiple")
-    if workers < 0 or ahead < 0:
-        raise ValueError(f"workers and ahead are counts, 0 or more; got {workers} and {ahead}")
+    if any(count is not None and count < 0 for count in (workers, ahead, depth)):
+        raise ValueError(f"workers, ahead and depth are counts, 0 or more; got {workers}, {ahead} and {depth}")
     if not timeout > 0:
         raise ValueError(f"timeout is the seconds to wait for a worker, above 0; got {timeout}")

@@ -54,6 +54,28 @@ class Solution:
 
 
 @dataclass(frozen=True)
+class Report:
+    """What the coupling of one OT batch did and took."""
+
+    index: int
+    cost: float
+    independent_cost: float
+    marginal_error: float
+    information: float
+    converged: bool
+    seconds_solved: float
+    seconds_waited: float
+    """By the training step, whether for a worker or for a solution in place."""
+    in_place: bool
+    """Not by a worker: none was ready, one failed, or the cost reads the network, which only the trainer has."""
+
+    @classmethod
+    def of(cls, index: int, s: Solution, waited: float, in_place: bool) -> "Report":
+        numbers = (s.cost, s.independent_cost, s.marginal_error, s.information)
+        return cls(index, *numbers, s.converged, s.seconds, waited, in_place)
+
+
+@dataclass(frozen=True)
 class Draw:
     """What names the random numbers of an OT batch: the run's seed, its index, and which rows are paired here."""
 

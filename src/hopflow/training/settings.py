@@ -36,7 +36,7 @@ class Settings:
     ot_ema: float = learns(0.0, "decay of the embedding table's average that the OT cost reads; 0 reads the table")
     weight_ema: float = learns(0.0, "decay of the weights' average that is sampled and evaluated; 0 keeps none")
     ahead: int = learns(
-        2, "OT batches between the table a coupling reads and the steps it serves; as many are solved at once"
+        2, "how many OT batches earlier the embedding table is read: couplings are computed so far ahead"
     )
     lr: float = learns(3e-4, "learning rate after the warm-up")
     warmup: int = learns(100, "steps in which the rate rises to lr")
@@ -52,7 +52,9 @@ class Settings:
     deterministic: bool = runs(False, "only operations that repeat to the bit; slower on a GPU")
     compile: bool = runs(False, "compile the network")
     threads: int | None = runs(None, "CPU threads of torch; by default the fastest number, measured at the start")
-    workers: int = runs(1, "processes that solve couplings beside the steps; no more of them than ahead have work")
+    workers: int | None = runs(
+        None, "processes that solve couplings; by default more are started while steps wait over 1 % of the time"
+    )
     log_every: int = runs(10, "steps between two lines of metrics")
     save_every: int = runs(500, "steps between two checkpoints")
     keep: int = runs(2, "checkpoints that are kept, the newest ones")
@@ -70,8 +72,9 @@ class Settings:
                 _require(isinstance(value, Real) and not isinstance(value, bool), key.name, "a number", self)
         for name in ("steps", "batch", "accumulate", "log_every", "save_every", "keep", "eval_steps"):
             _require(getattr(self, name) >= 1, name, "at least 1", self)
-        for name in ("warmup", "workers", "ahead", "eval_every", "eval_rows", "eval_samples", "seed", "weight_decay"):
+        for name in ("warmup", "ahead", "eval_every", "eval_rows", "eval_samples", "seed", "weight_decay"):
             _require(getattr(self, name) >= 0, name, "0 or more", self)
+        _require(self.workers is None or self.workers >= 0, "workers", "0 or more", self)
         _require(self.threads is None or self.threads >= 1, "threads", "at least 1", self)
         for name in ("ot_ema", "weight_ema", "beta1", "beta2"):
             _require(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", self)

@@ -4,7 +4,6 @@ A `FlowTask` learns a flow from pairs, a `CausalTask` the next token. What a bat
 every process draws the numbers of the whole batch and takes its share, so that their number changes nothing.
 """
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -20,10 +19,11 @@ from ..draws import stratified
 from ..estimate import mean_and_error
 from ..flow import Flow
 from ..models.causal import Causal
-from ..network import Network
+from ..network import Network, home
 from ..paths import PathSample
 from ..sampling import generate
 from ..scores import open_places
+from .devices import most_workers
 from .distributed import GlobalPairing
 from .ema import Ema
 from .pairs import Pairing, Table
@@ -185,6 +185,7 @@ class FlowTask(Task):
             "ot_batch": settings.ot_batch,
             "seed": settings.seed,
             "workers": settings.workers,
+            "most_workers": most_workers(home(model)),
             "ahead": settings.ahead,
         }
         self._pairing: Pairing | GlobalPairing
@@ -197,9 +198,7 @@ class FlowTask(Task):
 
     def batch(self, step: int) -> Batch:
         seed, size, length = self.settings.seed, self.settings.batch, self.corpus.length
-        started = time.perf_counter()
         x0, x1 = self._pairing.step(step, self._table(), self.model)
-        self._waited += time.perf_counter() - started
         t = stratified(1, size, stream(seed, "time", step))[0]
         # in a shuffled order: neighbours in a batch may be neighbours in the OT batch
         t = t[torch.randperm(size, generator=stream(seed, "times", step))].float().clamp(max=LAST)
@@ -210,8 +209,8 @@ class FlowTask(Task):
         return Batch(fields if sample.keep is None else (*fields, sample.keep), self._open(sample))
 
     def numbers(self, step: int) -> dict[str, float]:
-        report = self._pairing.report(step)
-        waited, self._waited = self._waited, 0.0
+        report, every = self._pairing.report(step), self._pairing.seconds_waited
+        waited, self._waited = every - self._waited, every
         if report is None or not self.flow.couples:
             return {}
         return {
@@ -220,6 +219,7 @@ class FlowTask(Task):
             "ot_marginal_error": report.marginal_error,
             "ot_seconds": report.seconds_solved,
             "ot_waited": waited,
+            "ot_workers": self._pairing.workers,
         }
 
     def examine(self, step: int, device: torch.device) -> Look:

@@ -22,6 +22,7 @@ from ..couplings import Independent
 from ..flow import Flow
 from ..precision import autocast, choose_precision
 from . import checkpoint
+from .devices import cores
 from .settings import Settings
 from .shares import Share
 from .tasks import Batch, Task, Text, task_for
@@ -179,35 +180,6 @@ def _may_win(found: Sequence[float], every: Iterable[Sequence[float]]) -> bool:
     a hundred times as long."""
     best = min((min(times) for times in every if times), default=0.0)
     return not found or min(found) <= (4 if len(found) == 1 else 2) * best
-
-
-def cores(root: Path = Path("/")) -> int:
-    """CPU cores that this process may use, by its affinity and by the quota of its control groups."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([allowed, *_quotas(root)]))
-
-
-def _quotas(root: Path) -> Iterator[int]:
-    """Whole cores by version 2 of control groups, of this process's group and those above it, and by version 1."""
-    groups = root / "sys/fs/cgroup"
-    lines = _text(root / "proc/self/cgroup").splitlines()
-    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
-    for group in (groups / own, *(groups / parent for parent in Path(own).parents)):
-        yield from _quota(_text(group / "cpu.max").split())
-    yield from _quota([_text(groups / "cpu" / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")])
-
-
-def _quota(words: Sequence[str]) -> Iterator[int]:
-    """From quota and period in microseconds; without a limit the quota is "max" or -1."""
-    if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
-        yield max(1, int(words[0]) // int(words[1]))
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 def _processes(share: Share) -> int:

@@ -6,6 +6,7 @@ unless that is guarded by `if __name__ == "__main__"`, and a forked one may not 
 
 import os
 import sys
+import time
 import warnings
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
@@ -14,11 +15,15 @@ from typing import Any
 import torch
 
 from ..flow import Flow
+from .crossings import wait_for_arrival
 from .problems import Draw, posed
 from .sheets import Sheet
 
 HELLO, READY = "hello", "ready"  # torch is imported; the flow is read
 UNUSABLE = -1  # in place of a ticket: the flow itself could not be read
+
+PAUSE = 0.0005
+"""Seconds between two looks at a matrix that is on its way: little of a core, and of a step."""
 
 Warned = tuple[tuple[type[Warning], str], ...]
 
@@ -49,7 +54,16 @@ def serve(connection: Connection, trainer: int) -> None:
             if os.getppid() != trainer:
                 return
         ticket, draw, layout = connection.recv()
-        connection.send((ticket, *answer(flow, draw, Sheet(layout, recv_handle(connection)))))
+        sheet = Sheet(layout, recv_handle(connection))
+        wait_for_arrival(sheet, lambda: pause(trainer))
+        connection.send((ticket, *answer(flow, draw, sheet)))
+
+
+def pause(trainer: int) -> None:
+    """A moment, unless the trainer is gone."""
+    if os.getppid() != trainer:
+        raise EOFError
+    time.sleep(PAUSE)
 
 
 def answer(flow: Flow, draw: Draw, sheet: Sheet) -> tuple[str, tuple[float, ...] | None, Warned]:
