@@ -5,7 +5,7 @@ A list of them:     python tools/first_hour.py --seconds 300 --grid FILE --jobs 
 
 A grid file has one configuration per line: a text and key=value words. Each configuration runs in its own process. On a
 CPU each process is pinned to one core and uses one thread, so that the times of parallel processes can be compared.
-The number of steps is chosen by the pace of the first seconds. Each result is one line of JSON.
+The number of steps is given, or chosen by the pace of the first seconds. Each result is one line of JSON.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def recognised(texts: list[str], known: set[str]) -> dict[str, float]:
     return result
 
 
-def measure(text: str, keys: dict[str, str], seconds: float, threads: int) -> dict[str, object]:
+def measure(text: str, keys: dict[str, str], seconds: float, steps: int, threads: int) -> dict[str, object]:
     if threads:
         torch.set_num_threads(threads)
     quiet = {"save_every": "1000000", "keep": "1", "eval_every": "0", "eval_samples": "0", "eval_rows": "0"}
@@ -95,8 +95,7 @@ def measure(text: str, keys: dict[str, str], seconds: float, threads: int) -> di
     built = hf.recipes.build(endless)
     prepared = time.perf_counter() - began
     device = choose_device(endless.device)
-    step = pace(built, 0.03 * seconds)
-    steps = max(EVALUATIONS, round(seconds / step))
+    steps = steps or max(EVALUATIONS, round(seconds / pace(built, 0.03 * seconds)))
     looks = {"eval_every": str(steps // EVALUATIONS), "eval_rows": "64"}
     recipe = hf.recipes.resolve(text, {**keys, **quiet, **looks, "steps": str(steps)})
     built = hf.recipes.build(recipe)
@@ -166,7 +165,7 @@ def run_grid(lines: list[str], arguments: argparse.Namespace) -> None:
     def one(line: str) -> None:
         core = free.get()
         pin = [] if core is None else ["--core", str(core)]
-        timing = ["--seconds", str(arguments.seconds), "--threads", str(arguments.threads)]
+        timing = [f"--{name}={getattr(arguments, name)}" for name in ("seconds", "steps", "threads")]
         command = [sys.executable, __file__, *timing, *pin, *shlex.split(line)]
         alone = {} if core is None else {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **alone})
@@ -189,6 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("configuration", nargs="*", help="a text and key=value words")
     parser.add_argument("--seconds", type=float, default=300, help="wall time of training, without evaluations")
+    parser.add_argument("--steps", type=int, default=0, help="take this many steps, however long they take")
     parser.add_argument("--threads", type=int, default=1, help="torch threads; 0 leaves torch's own number")
     parser.add_argument("--core", type=int, help="pin the process to this core")
     parser.add_argument("--grid", type=Path, help="a file with one configuration per line")
@@ -203,7 +203,7 @@ def main() -> None:
         os.sched_setaffinity(0, {arguments.core})
     text, *rest = arguments.configuration
     keys = dict(word.split("=", 1) for word in rest)
-    print(json.dumps(measure(text, keys, arguments.seconds, arguments.threads), ensure_ascii=False))
+    print(json.dumps(measure(text, keys, arguments.seconds, arguments.steps, arguments.threads), ensure_ascii=False))
 
 
 if __name__ == "__main__":

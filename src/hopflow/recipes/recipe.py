@@ -20,8 +20,9 @@ class Recipe(Settings):
     """The keys of a run. What is written by name here becomes objects when the text is known (`build`)."""
 
     name: str = runs("own", "what this recipe is called")
+    base: str | None = runs(None, "defaults for a text file: text, or text_gpu on a CUDA device")
     data: str = runs("docs", "a file, a folder, - for stdin, or a corpus of `hopflow data list`")
-    tokens: str = learns("char", "char, byte, morse, bpe:SIZE, gpt2, or a tokenizer file")
+    tokens: str = learns("char", "auto (by the text's size), char, byte, morse, bpe:SIZE, gpt2, or a tokenizer file")
     length: int = learns(128, "tokens of a sequence")
     pack: bool = learns(True, "documents one after another; false pads each of them and leaves the padding out")
     holdout: float = learns(0.02, "part of the documents that is kept for evaluation")
