@@ -35,6 +35,7 @@ ROWS, DRAWS = 256, 16
 SAMPLES, SAMPLER_STEPS = 64, 128
 SHORT, LONG = 2, 4
 """Letters of the shortest words that are counted; words such as "a" are easily recognised."""
+BOUNDS = ("b0", "b1", "bk")
 EVALUATIONS = 5
 WARM_STEPS = 8
 """Steps that are left out of the pace: compiling, starting workers, filling caches."""
@@ -184,6 +185,37 @@ def run_grid(lines: list[str], arguments: argparse.Namespace) -> None:
         thread.join()
 
 
+def table(results: list[dict[str, object]]) -> str:
+    """Results as a table in Markdown, those of a text together and the lowest bound first.
+
+    Settings that most of the results share stand above it.
+    """
+    values = {name: [result["keys"].get(name) for result in results] for result in results for name in result["keys"]}
+    usual = {name: max(set(found), key=found.count) for name, found in values.items()}
+    lines = [
+        "Unless a row says otherwise: " + " ".join(f"{name}={value}" for name, value in usual.items() if value) + ".",
+        "",
+        "| text | differs in | steps | epochs | time | bits per character | known words | with 4 letters or more |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+
+    def bound(result: dict[str, object], name: str) -> float:
+        return result.get(f"{name}_bits_per_char", math.inf)
+
+    for result in sorted(results, key=lambda result: (result["text"], min(bound(result, name) for name in BOUNDS))):
+        own = {name: result["keys"].get(name, "as usual") for name in usual}
+        settings = " ".join(f"{name}={value}" for name, value in own.items() if value != usual[name])
+        bounds = "; ".join(
+            f"{name} {bound(result, name):.3f} ± {result[f'{name}_bits_per_char_se']:.3f}"
+            for name in BOUNDS
+            if f"{name}_bits_per_char" in result
+        )
+        share = [f"{100 * result[f'known_{least}']:.0f} %" for least in (SHORT, LONG)]
+        facts = [Path(result["text"]).stem, settings or "–", f"{result['steps']:,}", f"{result['epochs']:.1f}"]
+        lines.append(f"| {' | '.join([*facts, str(round(result['seconds'])) + ' s', bounds, *share])} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("configuration", nargs="*", help="a text and key=value words")
@@ -194,7 +226,12 @@ def main() -> None:
     parser.add_argument("--grid", type=Path, help="a file with one configuration per line")
     parser.add_argument("--jobs", type=int, default=1, help="configurations at a time")
     parser.add_argument("--out", type=Path, default=Path("first_hour.jsonl"), help="where a grid's results are added")
+    parser.add_argument("--table", type=Path, help="print these results as a table, and measure nothing")
     arguments = parser.parse_args()
+    if arguments.table:
+        found = [json.loads(line) for line in arguments.table.read_text(encoding="utf-8").splitlines()]
+        print(table([result for result in found if "error" not in result]))
+        return
     if arguments.grid:
         lines = [line.strip() for line in arguments.grid.read_text(encoding="utf-8").splitlines()]
         run_grid([line for line in lines if line and not line.startswith("#")], arguments)

@@ -207,7 +207,7 @@ def test_a_corpus_is_trained_on_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "data" / "poems" / "a.txt").write_text(FOX)
     for word in ("sotu", "docs", "poems", "hf:some/poems"):
         recipe = resolve(word)
-        assert (recipe.data, recipe.coupling) == (word, "exact")
+        assert (recipe.data, recipe.base) == (word, "text")
     assert resolve("shakespeare") == named("shakespeare")  # a recipe of that name comes first
     with pytest.raises(ValueError, match="no recipe 'gpt2'"):  # a tokenizer is no text
         resolve("gpt2")

@@ -125,6 +125,9 @@ class ProcessLog(TrainingLog):
         super().__init__(steps, say)
         self.rank, self.every, self.memory = rank, every, memory
 
+    def _begin(self, done: int) -> None:
+        """The first process says where the run starts."""
+
     def step(self, done: int, steps: int) -> None:
         super().step(done, steps)
         if self.taken and ((done - 1) % self.every == 0 or done == steps):

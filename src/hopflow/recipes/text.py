@@ -26,6 +26,7 @@ def text() -> Recipe:
         lr=2e-3,
         warmup=50,
         weight_ema=0.995,
+        log_every=50,
         save_every=400,
         eval_every=400,
     )
