@@ -48,6 +48,7 @@ def shrunk(recipe, text, **keys):
         eval_steps=2,
         eval_every=0,
         warmup=1,
+        compile=False,
         **keys,
     )
 
@@ -222,8 +223,8 @@ def test_the_defaults_for_a_text_follow_the_device_unless_they_are_named(text, m
 
 def test_a_run_keeps_the_defaults_it_started_with_on_another_device(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small = {"steps": "1", "length": "16", "size": "micro", "eval_rows": "0", "eval_samples": "0", "base": "text_gpu"}
-    started = build(resolve(text, small))
+    small = {"steps": "1", "length": "16", "size": "micro", "eval_rows": "0", "eval_samples": "0", "compile": "false"}
+    started = build(resolve(text, {**small, "base": "text_gpu"}))
     started.train()
     assert resolve(text).base == "text_gpu"  # there is no GPU here
     assert resolve(text, {"out": "runs/fox"}).lr == named("text_gpu").lr

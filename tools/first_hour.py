@@ -203,7 +203,7 @@ def table(results: list[dict[str, object]]) -> str:
         return result.get(f"{name}_bits_per_char", math.inf)
 
     for result in sorted(results, key=lambda result: (result["text"], min(bound(result, name) for name in BOUNDS))):
-        own = {name: result["keys"].get(name, "as usual") for name in usual}
+        own = {name: result["keys"].get(name, value) for name, value in usual.items()}
         settings = " ".join(f"{name}={value}" for name, value in own.items() if value != usual[name])
         bounds = "; ".join(
             f"{name} {bound(result, name):.3f} ± {result[f'{name}_bits_per_char_se']:.3f}"

@@ -41,11 +41,11 @@ def text_gpu() -> Recipe:
         length=128,
         size="mini",
         dropout=0.1,
-        steps=4000,
         batch=256,
         lr=1e-3,
         warmup=100,
         weight_ema=0.999,
+        compile=True,
     )
 
 
