@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import hopflow as hf
 from hopflow import cli, demo, report
 from hopflow.evaluation import record
 from hopflow.pretrained import from_pretrained
@@ -52,14 +53,15 @@ def test_the_demo_writes_checkpoints_samples_and_its_numbers(short, tmp_path):
         samples = [json.loads(line) for line in (tmp_path / name / "samples.jsonl").read_text().splitlines()]
         assert len(samples) == SHORT["SAMPLES"]
         assert sum(s["jumps"] for s in samples) / len(samples) == pytest.approx(content[name]["jumps"])
-        assert from_pretrained(tmp_path / name, model=demo.Neighbours(demo_flow(name).vocab)).flow == demo_flow(name)
+        assert from_pretrained(tmp_path / name).flow == demo_flow(name)
         assert any(text.startswith(f"{name}: training") for text in said)
     assert content["ot"]["predicted_jumps"] < content["independent"]["predicted_jumps"]
 
 
 def demo_flow(name):
     corpus = demo.text(True, lambda text: None)
-    return demo.Flow(demo.BagOfWords.fit(corpus.counts), coupling=demo.COUPLINGS[name])
+    coupling = {"independent": hf.Independent(), "ot": hf.ExactOT(hf.Hamming())}[name]
+    return hf.Flow(hf.BagOfWords.fit(corpus.counts), coupling=coupling)
 
 
 def test_what_was_measured_is_kept_as_an_evaluation_keeps_it(short, tmp_path):
@@ -145,3 +147,26 @@ def test_the_entropy_of_a_sample_is_that_of_its_tokens():
     assert demo.entropy_bits(even) == pytest.approx(2.0)
     assert demo.entropy_bits(constant) == 0
     assert demo.entropy_bits(demo.torch.cat([even, constant])) == pytest.approx(1.0)
+
+
+def test_every_command_reads_the_runs_of_the_demo(short, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setenv("HOPFLOW_REPORT", "off")  # one is enough
+    run(tmp_path)
+    folder = str(tmp_path / "ot")
+
+    def hopflow(*words):
+        monkeypatch.setattr(sys, "argv", ["hopflow", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert end.value.code == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    assert len(hopflow("sample", folder, "n=1", "steps=4")) > demo.LENGTH
+    assert hopflow("infill", folder, "so[MASK:3]", "n=1", "steps=4").startswith("... ---")
+    table = hopflow("eval", folder, "rows=4", "draws=2", "n=2", "steps=4", "seconds=5", "--offline")
+    assert "b0" in table
+    assert hopflow("report", folder).strip().endswith("report.html")
+    longer = hopflow("train", folder, f"steps={SHORT['STEPS'] + 1}", "--offline")
+    assert f"{SHORT['STEPS'] + 1}, " in longer
+    assert read(tmp_path / "ot" / "metrics.jsonl")[-1]["step"] == SHORT["STEPS"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hopflow as hf
 from hopflow.pretrained import from_pretrained
-from hopflow.recipes import Recipe, build, named, names, plan, resolve
+from hopflow.recipes import Recipe, build, named, names, plan, resolve, seconds_per_step
 from hopflow.recipes.choices import FAMILIES, choose, members
 from hopflow.recipes.facts import facts
 from hopflow.recipes.plan import pace
@@ -48,6 +48,7 @@ def shrunk(recipe, text, **keys):
         eval_steps=2,
         eval_every=0,
         warmup=1,
+        compile=False,
         **keys,
     )
 
@@ -197,11 +198,48 @@ def test_fuzzed_overrides_give_a_recipe_or_one_message(keys):
         assert isinstance(resolve("morse_laptop", keys), Recipe)
 
 
-def test_a_text_of_one_s_own_trains_a_coupled_flow(text):
+def test_a_text_of_one_s_own_starts_from_masks_with_nothing_to_couple(text):
     recipe = resolve(text)
-    assert (recipe.name, recipe.data, recipe.coupling) == ("fox", text, "exact")
+    assert (recipe.name, recipe.data, recipe.source, recipe.coupling) == ("fox", text, "mask", "independent")
     with pytest.raises(FileNotFoundError):
         build(resolve("missing.txt"))
+
+
+def test_the_defaults_for_a_text_follow_the_device_unless_they_are_named(text, monkeypatch):
+    def defaults(**keys):
+        found = resolve(text, keys)
+        assert replace(found, name=found.base, data="docs", device="auto") == named(found.base)
+        return found.base
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert (defaults(), defaults(device="cuda"), defaults(base="text_gpu")) == ("text", "text_gpu", "text_gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert (defaults(), defaults(device="cpu"), defaults(base="text")) == ("text_gpu", "text", "text")
+    with pytest.raises(ValueError, match="did you mean 'text_gpu'"):
+        resolve(text, {"base": "text_gpus"})
+    with pytest.raises(ValueError, match="base chooses the defaults for a text file"):
+        resolve("morse_laptop", {"base": "text"})
+
+
+def test_a_run_keeps_the_defaults_it_started_with_on_another_device(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = {"steps": "1", "length": "16", "size": "micro", "eval_rows": "0", "eval_samples": "0", "compile": "false"}
+    started = build(resolve(text, {**small, "base": "text_gpu"}))
+    started.train()
+    assert resolve(text).base == "text_gpu"  # there is no GPU here
+    assert resolve(text, {"out": "runs/fox"}).lr == named("text_gpu").lr
+    assert resolve("runs/fox") == replace(started.recipe, out="runs/fox")
+    assert resolve(text, fresh=True).base == resolve(text, {"out": "runs/other"}).base == "text"
+
+
+def test_timing_a_step_changes_neither_the_network_nor_the_random_state(text):
+    built = build(shrunk(named("text"), text, steps=5))
+    weights = {name: value.clone() for name, value in built.model.state_dict().items()}
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert seconds_per_step(built) > 0
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(value, weights[name]) for name, value in built.model.state_dict().items())
 
 
 def test_weights_can_be_taken_from_another_run(text, tmp_path):

@@ -19,7 +19,6 @@ import torch
 
 import choosing_pictures
 import hopflow as hf
-from hopflow.demo import Neighbours
 from hopflow.evaluation.diversity import diversity
 from hopflow.evaluation.transport import corrector_surplus
 from hopflow.training.jumps import predicted_jumps
@@ -145,7 +144,7 @@ def trained(case: Case, flow: hf.Flow, corpus: hf.data.Corpus, seed: int) -> tor
     folder = RUNS / f"{case.name}-{seed}"
     torch.manual_seed(seed)
     hf.train(
-        Neighbours(flow.vocab),
+        hf.Convolutional(flow.vocab),
         flow,
         corpus,
         out=folder,
@@ -164,7 +163,7 @@ def trained(case: Case, flow: hf.Flow, corpus: hf.data.Corpus, seed: int) -> tor
         eval_rows=0,
         eval_samples=0,
     )
-    return hf.from_pretrained(folder, model=Neighbours(flow.vocab)).model  # with the averaged weights
+    return hf.from_pretrained(folder).model  # with the averaged weights
 
 
 def samples(model: torch.nn.Module, flow: hf.Flow, corpus: hf.data.Corpus, eta: float, seed: int) -> dict:

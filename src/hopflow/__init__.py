@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .grids import GivenGrid as GivenGrid
     from .grids import Grid as Grid
     from .models import Causal as Causal
+    from .models import Convolutional as Convolutional
     from .models import Size as Size
     from .models import Transformer as Transformer
     from .objectives import Bound as Bound
@@ -171,6 +172,7 @@ _HOME = {
     "Size": "models",
     "Transformer": "models",
     "Causal": "models",
+    "Convolutional": "models",
     "save_pretrained": "pretrained",
     "from_pretrained": "pretrained",
 }

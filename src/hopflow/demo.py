@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
-from torch.nn.functional import gelu
+from jaxtyping import Int
+from torch import Tensor
 
 from . import atomic
 from .bounds import kappa_bound, nll_bound
-from .costs import Hamming
-from .couplings import Coupling, ExactOT, Independent
 from .data import Corpus, load
 from .estimate import Estimate, mean_and_error
 from .evaluation import record
@@ -32,22 +29,24 @@ from .evaluation.rows import Row as Kept
 from .evaluation.subject import Subject
 from .flow import Flow
 from .generation import Generation
+from .models import Convolutional
 from .pretrained import from_pretrained
+from .recipes import Recipe
+from .recipes.build import flow_of
 from .report.story import Story
 from .sampling import generate
 from .sources import BagOfWords
-from .training.folder import read_recipe
 from .training.jumps import predicted_jumps
 from .training.loop import Logger, train
 from .training.problems import one_thread
-from .vocab import Vocab
 
 LENGTH, BATCH, OT_BATCH, STEPS = 128, 32, 64, 800
 SAMPLES, SAMPLER_STEPS = 256, 128
 HELD_OUT, DRAWS = 128, 16
 PAIRED = 16
 """OT batches from which hops are predicted."""
-COUPLINGS: dict[str, Coupling] = {"independent": Independent(), "ot": ExactOT(Hamming())}
+COUPLINGS = {"independent": "independent", "ot": "exact"}
+"""What each run is called, and the key of its coupling."""
 
 Say = Callable[[str], None]
 
@@ -87,24 +86,6 @@ class Demo:
         return {**{name: asdict(row) for name, row in self.rows.items()}, **facts}
 
 
-class Neighbours(nn.Module):
-    """A network of one's own: three convolutions, since Morse code is a matter of neighbours and a laptop is small."""
-
-    def __init__(self, vocab: Vocab, width: int = 64) -> None:
-        super().__init__()
-        self.embedding, self.clock = nn.Embedding(vocab.size, width), nn.Linear(2, width)
-        self.layers = nn.ModuleList(nn.Conv1d(width, width, 7, padding=3) for _ in range(3))
-        self.head = nn.Linear(width, vocab.data)
-
-    def forward(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:
-        x = self.embedding(xt) + self.clock(torch.stack([t, t * t], 1))[:, None]
-        x = x.transpose(1, 2)
-        for layer in self.layers:
-            x = x + gelu(layer(x))
-        logits: Tensor = self.head(x.transpose(1, 2))
-        return logits
-
-
 def run(
     folder: Path,
     *,
@@ -118,25 +99,26 @@ def run(
     corpus, rows = text(offline, say), {}
     source = BagOfWords.fit(corpus.counts)
     with one_thread():  # two threads that wait for each other lose more on a busy machine than they gain on an idle one
-        for name, coupling in COUPLINGS.items():
-            flow = Flow(source, coupling=coupling)
-            rows[name] = _row(name, flow, corpus, folder / name, steps, seed, say, logger)
+        for name in COUPLINGS:
+            rows[name] = _row(name, recipe(name, corpus, steps, seed), corpus, folder / name, say, logger)
     demo = Demo(folder, math.exp(source.entropy), rows, corpus)
     atomic.write(folder / "demo.json", (json.dumps(demo.as_json(), indent=2, allow_nan=False) + "\n").encode())
     return demo
 
 
-def _row(
-    name: str, flow: Flow, corpus: Corpus, folder: Path, steps: int, seed: int, say: Say, logger: Logger | None
-) -> Row:
-    say(f"{name}: training {steps} steps of {BATCH} sequences")
-    torch.manual_seed(seed)
-    trained = train(
-        Neighbours(flow.vocab),
-        flow,
-        corpus,
-        out=folder,
-        logger=logger,
+def recipe(name: str, corpus: Corpus, steps: int = STEPS, seed: int = 0) -> Recipe:
+    """All keys of one of the two runs, so that every command can read its folder."""
+    return Recipe(
+        name=f"demo_{name}",
+        data=corpus.store.header["source"],
+        tokens="morse",
+        length=LENGTH,
+        model="convolutional",
+        size="micro",
+        dropout=0.0,
+        source="bag_of_words",
+        coupling=COUPLINGS[name],
+        cost="hamming",
         steps=steps,
         seed=seed,
         batch=BATCH,
@@ -151,7 +133,15 @@ def _row(
         eval_rows=0,
         eval_samples=0,
     )
-    model = from_pretrained(folder, model=Neighbours(flow.vocab)).model  # with the averaged weights
+
+
+def _row(name: str, keys: Recipe, corpus: Corpus, folder: Path, say: Say, logger: Logger | None) -> Row:
+    steps, seed, flow = keys.steps, keys.seed, flow_of(keys, corpus.counts)
+    say(f"{name}: training {steps} steps of {BATCH} sequences")
+    torch.manual_seed(seed)
+    network = Convolutional(flow.vocab, keys.size, dropout=keys.dropout)
+    trained = train(network, flow, corpus, out=folder, settings=keys, logger=logger)
+    model = from_pretrained(folder).model  # with the averaged weights
     say(f"{name}: drawing {SAMPLES} sequences in {SAMPLER_STEPS} steps")
     out = generate(model, flow, n=SAMPLES, length=LENGTH, steps=SAMPLER_STEPS, seed=seed + 1)
     pairs = zip(out.tokens, out.jumps.tolist(), strict=True)
@@ -193,13 +183,8 @@ def _hops(subject: Subject, out: Generation, predicted: tuple[float, float], see
 
 
 def stories(demo: Demo) -> list[Story]:
-    """Both runs as a report tells them; their network is the demo's own, and so is their text."""
-    told = []
-    for name in demo.rows:
-        identity = read_recipe(demo.folder / name)["identity"]
-        vocab = Vocab(data=identity["flow.source.vocab.data"], masks=identity["flow.source.vocab.masks"])
-        told.append(Story.load(demo.folder / name, model=Neighbours(vocab), corpus=demo.corpus))
-    return told
+    """Both runs for a report, with their text, which need not be read again."""
+    return [Story.load(demo.folder / name, corpus=demo.corpus) for name in demo.rows]
 
 
 def text(offline: bool, say: Say) -> Corpus:

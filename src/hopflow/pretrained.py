@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from . import atomic
 from .flow import Flow
-from .models.stack import Stack
-from .models.transformer import Transformer
+from .models.model import Model
 from .storage import from_plain, to_plain
+from .vocab import Vocab
 
 VERSION = 1
 CONFIG = "config.json"
@@ -80,7 +80,7 @@ def describe(
         {
             "format": "hopflow",
             "version": VERSION,
-            "model": to_plain(model) if isinstance(model, Stack) else own,
+            "model": to_plain(model) if isinstance(model, Model) else own,
             "flow": None if flow is None else to_plain(flow),
             "tokenizer": None if tokenizer is None else tokenizer.to_json(),
             "recipe": recipe,
@@ -213,9 +213,10 @@ def _inside(model: nn.Module) -> nn.Module:
 
 
 def check_vocab(model: nn.Module, flow: Flow | None) -> None:
-    """Refuse a transformer and a flow that were made for different tokens."""
-    if isinstance(model, Transformer) and flow is not None and model.vocab != flow.vocab:
-        raise ValueError(f"the network is made for {model.vocab}, the flow for {flow.vocab}: they do not fit together")
+    """Refuse a network and a flow that were made for different tokens."""
+    vocab = getattr(model, "vocab", None)
+    if isinstance(vocab, Vocab) and flow is not None and vocab != flow.vocab:
+        raise ValueError(f"the network is made for {vocab}, the flow for {flow.vocab}: they do not fit together")
 
 
 def _build(plain: Any, folder: Path) -> nn.Module:
@@ -226,7 +227,7 @@ def _build(plain: Any, folder: Path) -> nn.Module:
             f"from_pretrained(folder, model=…)"
         )
     with torch.device("meta"):
-        return from_plain(Stack, plain)
+        return from_plain(Model, plain)
 
 
 def packed(tensors: Mapping[str, Tensor]) -> bytes:

@@ -255,3 +255,22 @@ def test_tiny_shakespeare_is_the_usual_one(shared):
     assert corpus.identity["source_sha256"].startswith("86c4e6aa")
     assert corpus.vocab_size == 65
     assert corpus.identity["train_tokens"] + corpus.identity["test_tokens"] == 1_115_394
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("to be, or not to be. " * 50, "char"),
+        ("".join(map(chr, range(0x4E00, 0x4E00 + 400))), "bpe:512"),  # a short text with many distinct characters
+        ("to be, or not to be. " * 12_200, "bpe:512"),
+        ("to be, or not to be. " * 25_000, "bpe:1024"),
+    ],
+    ids=["short", "short with many characters", "longer", "long"],
+)
+def test_auto_takes_a_vocabulary_that_the_text_can_teach(tmp_path, text, name):
+    file = tmp_path / "text.txt"
+    file.write_text(text)
+    corpus = hf.data.load(file, "auto", length=8, cache=tmp_path / "cache", holdout=0.1)
+    assert corpus.tokenizer.name == name
+    assert corpus.identity["tokenizer"] == name
+    assert corpus.decode(corpus.encode(text[:20])) == text[:20]

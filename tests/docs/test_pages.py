@@ -27,7 +27,7 @@ GRANTED = {
     "docs/evaluation.md": """
         hopflow train my_book.txt
         hopflow train my_book.txt model=causal out=runs/ar
-        hopflow train my_book.txt source=bag_of_words cost=hamming out=runs/ot
+        hopflow train my_book.txt source=bag_of_words coupling=exact out=runs/ot
         hopflow train my_book.txt source=bag_of_words coupling=independent out=runs/plain
     """
 }

@@ -68,7 +68,8 @@ def test_a_network_has_the_parameters_that_one_counts_by_hand(size, time):
 
 def test_the_sizes_are_those_of_the_papers_and_of_a_laptop():
     shapes = {name: (size.layers, size.width, size.heads) for name, size in SIZES.items()}
-    assert shapes == {"tiny": (3, 128, 4), "mini": (6, 384, 6), "small": (12, 768, 12), "medium": (24, 1024, 16)}
+    laptop = {"micro": (3, 64, 2), "tiny": (3, 128, 4), "mini": (6, 384, 6)}
+    assert shapes == {**laptop, "small": (12, 768, 12), "medium": (24, 1024, 16)}
 
 
 def test_time_conditioning_adds_about_five_percent_to_the_papers_size():
@@ -328,7 +329,9 @@ def test_what_is_no_batch_of_tokens_is_refused(xt):
 
 @pytest.mark.parametrize(("name", "near"), [("smal", "small"), ("Tiny", "tiny"), ("gigantic", None)])
 def test_an_unknown_size_is_refused_with_the_nearest(name, near):
-    with pytest.raises(ValueError, match=f"did you mean '{near}'" if near else "sizes are tiny, mini, small, medium"):
+    with pytest.raises(
+        ValueError, match=f"did you mean '{near}'" if near else "sizes are micro, tiny, mini, small, medium"
+    ):
         Transformer(VOCAB, name)
 
 

@@ -45,6 +45,16 @@ def test_the_newest_is_loaded_and_the_older_ones_go(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_the_best_one_is_kept_beside_the_newest(tmp_path):
+    for step in (1, 2, 3, 4, 5):
+        checkpoint.save(tmp_path, example(step))
+    checkpoint.prune(tmp_path, 2, best=2)
+    assert checkpoint.steps(tmp_path) == [2, 4, 5]
+    checkpoint.prune(tmp_path, 2, best=4)
+    assert checkpoint.steps(tmp_path) == [4, 5]
+    assert checkpoint.folder_of(tmp_path, 4).is_dir()
+
+
 def test_an_empty_folder_has_none(tmp_path):
     assert checkpoint.latest(tmp_path) is None
     assert checkpoint.latest(tmp_path / "missing") is None

@@ -16,14 +16,14 @@ from rich.console import Console
 
 from commands import FOX, SMALL
 from hopflow.cli import output, training_log
-from hopflow.cli.train import best
 from hopflow.recipes import Recipe, build, named, names, resolve
 from hopflow.training import loop
-from hopflow.training.metrics import read
+from hopflow.training.metrics import best, read
 from hopflow.training.signals import Interrupted
+from hopflow.training.tasks import FlowTask, Look
 from hopflow.training.trainer import Trainer
 
-KEYS = (*SMALL, "workers=0", "coupling=exact", "cost=hamming", "save_every=2")
+KEYS = (*SMALL, "workers=0", "source=multimask", "coupling=exact", "cost=hamming", "save_every=2")
 
 
 def without(*keys: str) -> list[str]:
@@ -49,6 +49,7 @@ def test_training_a_text_file_says_what_how_and_where(hopflow, fox, tmp_path, mo
     assert sum("b0 ppl" in line and "hops" in line and "n=2" in line for line in steps) == 2
     shown = dict(line.split(":", 1) for line in result.out.splitlines())
     assert list(shown)[:5] == ["steps", "time", "loss", "b0", "hops"]
+    assert shown["a sample"].strip()
     assert shown["steps"].split() == ["4,", "256", "tokens"]
     assert "runs/fox: checkpoints, metrics.csv, metrics.jsonl, recipe.json, samples.jsonl" in shown["folder"]
     assert shown["draw from it"].strip() == "hopflow sample runs/fox"
@@ -86,6 +87,39 @@ def test_the_best_look_is_the_one_with_the_lowest_bound():
     assert best([{"step": 1, "loss": 2.0}]) is None
 
 
+def test_the_best_checkpoint_is_among_those_that_are_kept_and_named_at_the_end(hopflow, fox, tmp_path, monkeypatch):
+    out, found = tmp_path / "run", iter([5.0, 3.0, 4.0, 6.0, 7.0])
+
+    def examine(self, step, device):
+        value = next(found)
+        return Look({"b0_ppl": value, "b0_se": 0.1, "b0_n": 2}, [f"drawn at {value}"])
+
+    monkeypatch.setattr(FlowTask, "examine", examine)
+    keys = without("eval_every", "save_every")
+    file = tmp_path / "run.json"
+    words = (*keys, "steps=5", "save_every=1", "eval_every=1", "keep=1", f"out={out}", "--json", str(file))
+    result = hopflow("train", fox, *words)
+    assert result.code == 0, result.err
+    kept = sorted(folder.name for folder in (out / "checkpoints").iterdir())
+    assert kept == ["step-000000002", "step-000000005"]
+    best_one = str(out / "checkpoints" / "step-000000002")
+    assert f"best:          ppl 3 ± 0.1 (n=2), at step 2: hopflow sample {best_one}" in result.out
+    assert "a sample:      drawn at 7.0" in result.out
+    assert json.loads(file.read_text())["best_checkpoint"] == best_one
+    assert hopflow("sample", best_one, "n=1", "steps=2").code == 0
+
+
+def test_a_run_that_goes_on_says_from_which_step_and_what_is_ahead(hopflow, fox, tmp_path):
+    words = ("train", fox, *KEYS, f"out={tmp_path / 'run'}")
+    first = hopflow(*words, "steps=2").err
+    assert "resuming" not in first
+    assert re.search(r"about .* on one CPU thread: 2 steps of 4 × 16 tokens", first)
+    again = hopflow(*words, "steps=5").err
+    assert "resuming from step 2 of 5" in again
+    assert "3 steps of 4 × 16 tokens" in again
+    assert "all 5 steps were taken before" in hopflow(*words, "steps=5").err
+
+
 def test_json_holds_the_run_its_hash_and_its_last_and_best_numbers(hopflow, fox, tmp_path):
     file, out = tmp_path / "run.json", tmp_path / "run"
     assert hopflow("train", fox, *KEYS, "steps=2", f"out={out}", "--json", str(file)).code == 0
@@ -98,7 +132,9 @@ def test_json_holds_the_run_its_hash_and_its_last_and_best_numbers(hopflow, fox,
 
 def test_a_dry_run_says_what_it_takes_and_writes_no_run(hopflow, fox, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = hopflow("train", fox, *KEYS, "source=bag_of_words", "steps=10", "--dry-run", "--json", "plan.json")
+    result = hopflow(
+        "train", fox, *without("source"), "source=bag_of_words", "steps=10", "--dry-run", "--json", "plan.json"
+    )
     assert result.code == 0
     shown = dict(line.split(":", 1) for line in result.out.splitlines())
     assert list(shown) == ["parameters", "memory", "a checkpoint", "text", "tokens to train on", "time", "coupling"]
@@ -171,7 +207,7 @@ def test_a_corpus_is_trained_on_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "data" / "poems" / "a.txt").write_text(FOX)
     for word in ("sotu", "docs", "poems", "hf:some/poems"):
         recipe = resolve(word)
-        assert (recipe.data, recipe.coupling) == (word, "exact")
+        assert (recipe.data, recipe.base) == (word, "text")
     assert resolve("shakespeare") == named("shakespeare")  # a recipe of that name comes first
     with pytest.raises(ValueError, match="no recipe 'gpt2'"):  # a tokenizer is no text
         resolve("gpt2")

@@ -99,7 +99,7 @@ def diagnose(error: Exception) -> tuple[int, str]:
         less = "try less at once; in training accumulate=4, recompute=true, or --fresh with a smaller batch"
         return ENVIRONMENT, f"out of memory: {less}; what was saved is kept"
     if "InvalidCxxCompiler" in f"{type(error).__name__}: {error}":  # torch wraps it in an error of its own
-        return ENVIRONMENT, "to compile a network torch needs a C++ compiler: install g++, or leave compile=true out"
+        return ENVIRONMENT, "to compile a network torch needs a C++ compiler: install g++, or set compile=false"
     if isinstance(error, ImportError) and not (error.name or "hopflow").startswith("hopflow"):
         return ENVIRONMENT, f"{error}\n{_how_to_install(error.name or '')}"
     where = "the traceback is above" if "--debug" in sys.argv else "run the command again with --debug"

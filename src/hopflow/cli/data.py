@@ -58,7 +58,7 @@ def data_prepare(
 ) -> None:
     """Tokenise a text into the cache and say what came of it; training then starts at once.
 
-    Settings: tokens=char (or byte, morse, bpe:8000, gpt2, a path), length=128, holdout=0.02, pack=true, seed=0,
+    Settings: tokens=char (or auto, byte, morse, bpe:8000, gpt2, a path), length=128, holdout=0.02, pack=true, seed=0,
     cache=FOLDER.
     """
     readers: dict[str, Callable[[str], Any]] = {

@@ -63,4 +63,4 @@ def _show(found: "Demo") -> None:
     screen.print(f"\n{saved} % fewer hops with optimal transport; {predicted} % predicted from the pairs alone.")
     screen.print(f"An untrained flow has the perplexity of its source, {found.source_ppl:.3f}.")
     screen.print(f"Checkpoints, samples and numbers: {found.folder}")
-    screen.print("Next: hopflow train YOUR.txt, hopflow list, hopflow train morse_exact_laptop")
+    screen.print(f"Next: hopflow sample {found.folder / 'ot'} --watch, hopflow train YOUR.txt, hopflow list")

@@ -1,10 +1,11 @@
 """hopflow train."""
 
+import json
 import os
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from .codes import INTERRUPTED
 from .output import box, check_target, console, duration, progress_line, size, write_json
 from .report import afterwards
 from .words import Debug, Json, Offline, Settings, parse_keys
+
+SAMPLES, EXCERPT = "samples.jsonl", 240
+"""Where training keeps what it draws, and the characters of it that the closing panel shows."""
 
 if TYPE_CHECKING:
     from ..recipes import Built, Plan, Recipe
@@ -33,11 +37,11 @@ def train(
     The same command goes on where it stopped. Settings: `hopflow config keys`, e.g. steps=500 coupling=exact.
     """
     check_target(json_file)
-    from ..recipes import build, plan, resolve
+    from ..recipes import build, plan, resolve, seconds_per_step
     from ..training.distributed import launched
     from ..training.signals import Interrupted
 
-    recipe = resolve(what, parse_keys(settings or []))
+    recipe = resolve(what, parse_keys(settings or []), fresh=fresh)
     rank = int(os.environ.get("RANK", "0"))
     first = rank == 0
     with launched(recipe.device):
@@ -45,6 +49,8 @@ def train(
             progress(f"reading {recipe.data}")
             built = build(recipe, offline=offline, progress=progress)
             planned = plan(built, progress) if dry_run else None
+            progress("timing a step")
+            pace = seconds_per_step(built) if first and not dry_run else None
         if planned is not None:
             if first:
                 _show_plan(built, planned, json_file)
@@ -52,7 +58,7 @@ def train(
         if first:
             typer.echo(_what(built), err=True)
         try:
-            with training_log.training(console(stderr=True), recipe, rank) as log:
+            with training_log.training(console(stderr=True), recipe, rank, pace) as log:
                 run = built.train(fresh=fresh, logger=log.row, progress=log.step)
         except Interrupted as stopped:  # typer keeps the message of no KeyboardInterrupt
             if first:
@@ -103,19 +109,25 @@ def _by(threads: int | None) -> str:
 
 
 def _show_run(run: "Run", recipe: "Recipe", json_file: Path | None) -> None:
-    from ..training.metrics import read
+    from ..training.checkpoint import folder_of, steps
+    from ..training.folder import CHECKPOINTS
+    from ..training.metrics import best, read
 
-    rows, last = read(run.path / "metrics.jsonl"), run.last
-    lowest = best(rows)
+    rows, last, home = read(run.path / "metrics.jsonl"), run.last, run.path / CHECKPOINTS
+    lowest = best(rows, steps(home))  # of what was saved: it can be sampled
+    kept = None if lowest is None else str(folder_of(home, lowest["step"] + 1))
     if json_file:
         facts = {"run": str(run.path), "step": run.step, "recipe_hash": run.recipe_hash}
-        write_json(json_file, {**facts, "last": dict(last), "best": lowest})
+        write_json(json_file, {**facts, "last": dict(last), "best": lowest, "best_checkpoint": kept})
     shown = {"steps": f"{run.step:,}, {run.step * recipe.batch * recipe.length:,} tokens"}
     if "loss" in last:
         shown |= {"time": duration(last["seconds"]), "loss": f"{last['loss']:.4f} nats per token"}
     shown |= training_log.looked(last)
     if lowest is not None and lowest["step"] != last["step"]:
-        shown["best"] = f"{next(iter(training_log.looked(lowest).values()))}, at step {lowest['step'] + 1}"
+        number = next(iter(training_log.looked(lowest).values()))
+        shown["best"] = f"{number}, at step {lowest['step'] + 1:,}: hopflow sample {shlex.quote(str(kept))}"
+    if text := sample_of(run.path):
+        shown["a sample"] = text
     shown["folder"] = f"{run.path}: {', '.join(sorted(f.name for f in run.path.iterdir() if f.name[0] != '.'))}"
     box(console(), "trained", shown | _next(shlex.quote(str(run.path)), recipe, run.step))
 
@@ -136,9 +148,14 @@ def _next(run: str, recipe: "Recipe", steps: int) -> dict[str, str]:
     return commands
 
 
-def best(rows: "list[dict[str, Any]]") -> "dict[str, Any] | None":
-    """The row with the lowest number on held-out text."""
-    for key in ("b0_ppl", "bn_ppl", "nll"):
-        if found := [row for row in rows if key in row]:
-            return min(found, key=lambda row: float(row[key]))
-    return None
+def sample_of(run: Path) -> str | None:
+    """The first of the texts that the last evaluation drew, on one line and shortened."""
+    from ..symbols import harmless
+
+    try:
+        with (run / SAMPLES).open(encoding="utf-8") as file:
+            text = str(json.loads(file.readline())["text"])
+    except (OSError, ValueError, KeyError, TypeError):  # none was drawn, or the file is cut off
+        return None
+    line = " ".join(harmless(text, keep="\n\t").split())
+    return (line if len(line) <= EXCERPT else f"{line[: EXCERPT - 1]}…") or None

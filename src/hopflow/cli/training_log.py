@@ -27,8 +27,10 @@ CLEAR = "\r\x1b[2K"
 class TrainingLog:
     """Lines for every row of metrics, on stderr, so that stdout holds results only."""
 
-    def __init__(self, steps: int, say: Callable[[str], None]) -> None:
-        self.steps, self.say = steps, say
+    def __init__(
+        self, steps: int, say: Callable[[str], None], expected: Callable[[int], str | None] | None = None
+    ) -> None:
+        self.steps, self.say, self._expected = steps, say, expected
         self._first: int | None = None
         self._done = 0
         self._started = self._ended = time.monotonic()
@@ -42,8 +44,19 @@ class TrainingLog:
         """At the step this call goes on from, and after every one."""
         now = time.monotonic()
         if self._first is None:
+            self._begin(done)
             self._first, self._started = done, now
         self._done, self._ended = done, now
+
+    def _begin(self, done: int) -> None:
+        """Where the run starts, and what it is expected to take."""
+        if done == self.steps:
+            self.say(f"all {done:,} steps were taken before")
+            return
+        if done:
+            self.say(f"resuming from step {done:,} of {self.steps:,}")
+        if self._expected and (text := self._expected(self.steps - done)):
+            self.say(text)
 
     @property
     def taken(self) -> int:
@@ -69,11 +82,11 @@ class TrainingLog:
 class TrainingBar(TrainingLog):
     """The same lines above a bar, with the newest speed and the time that is left."""
 
-    def __init__(self, console: "Console", steps: int) -> None:
+    def __init__(self, console: "Console", steps: int, expected: Callable[[int], str | None] | None = None) -> None:
         from rich import progress as columns
         from rich.table import Column
 
-        super().__init__(steps, lambda text: console.print(text, highlight=False, markup=False))
+        super().__init__(steps, lambda text: console.print(text, highlight=False, markup=False), expected)
         self._speed = ""
         self.bar = columns.Progress(
             columns.SpinnerColumn(),
@@ -113,6 +126,9 @@ class ProcessLog(TrainingLog):
         super().__init__(steps, say)
         self.rank, self.every, self.memory = rank, every, memory
 
+    def _begin(self, done: int) -> None:
+        """The first process says where the run starts."""
+
     def step(self, done: int, steps: int) -> None:
         super().step(done, steps)
         if self.taken and ((done - 1) % self.every == 0 or done == steps):
@@ -120,20 +136,27 @@ class ProcessLog(TrainingLog):
 
 
 @contextmanager
-def training(console: "Console", recipe: "Recipe", rank: int = 0) -> Iterator[TrainingLog]:
-    """A bar that moves on a terminal; elsewhere a line tells of every silence, whatever the run is doing."""
+def training(console: "Console", recipe: "Recipe", rank: int = 0, pace: float | None = None) -> Iterator[TrainingLog]:
+    """A bar that moves on a terminal; elsewhere a line tells of every silence, whatever the run is doing.
+
+    `pace`: seconds that a step is expected to take.
+    """
+
+    def expected(steps: int) -> str | None:
+        return expectation(recipe, steps, pace)
+
     if rank:
         yield _beside_the_first(console, recipe, rank)
         return
     if console.is_interactive:
-        bar = TrainingBar(console, recipe.steps)
+        bar = TrainingBar(console, recipe.steps, expected)
         with bar.bar, messages(bar.say):
             yield bar
         return
     from ..data.pulse import Pulse
 
     pulse = Pulse(lambda text: typer.echo(text, err=True), QUIET)
-    log = TrainingLog(recipe.steps, pulse.say)
+    log = TrainingLog(recipe.steps, pulse.say, expected)
     with pulse.meanwhile(log.now), messages(log.say):
         yield log
 
@@ -159,6 +182,17 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.say(record.getMessage())
+
+
+def expectation(recipe: "Recipe", steps: int, pace: float | None) -> str | None:
+    """What is ahead: time, steps and tokens."""
+    if pace is None:
+        return None
+    from ..training.devices import choose_device
+
+    device = choose_device(recipe.device).type
+    where = "on one CPU thread" if device == "cpu" else f"on {device}"
+    return f"about {duration(steps * pace)} {where}: {steps:,} steps of {recipe.batch} × {recipe.length} tokens"
 
 
 def _beside_the_first(console: "Console", recipe: "Recipe", rank: int) -> ProcessLog:

@@ -101,8 +101,9 @@ def load(
     "docs" (built in), "shakespeare", "sotu" (fetched), or a folder of $HOPFLOW_DATA, "NAME:test" for one of its
     splits; "hf:NAME" for a Hugging Face dataset. A line `<|endoftext|>` parts the documents of a .txt file.
 
-    `tokens`: "char", "byte", "morse", "bpe:8000" (learnt from the training split), "gpt2", a path to a tokenizer.json
-    or to a folder with encoder.json and vocab.bpe, or a Tokenizer, such as that of a saved model.
+    `tokens`: "char", "byte", "morse", "bpe:8000" (learnt from the training split), "auto" (BPE with a vocabulary for
+    the size of the text; characters where it is short), "gpt2", a path to a tokenizer.json or to a folder with
+    encoder.json and vocab.bpe, or a Tokenizer, such as that of a saved model.
 
     Held out are: the source's own valid (or else test) files, where it has some beside train; otherwise this share of
     the documents, chosen by `seed`; of a text that is one document, its last part. 0 holds out nothing, 1 all.

@@ -15,17 +15,23 @@ from .tokenizers import END, Bytes, Characters, Morse, Subwords, Tokenizer, defi
 
 LARGEST_FILE = 1 << 28  # bytes
 FROM_TEXT = "char, morse or bpe:N"
+AUTO = "auto"
+CHARACTERS, SIZES = 500, (512, 1024, 2048, 4096)
+"""Of `auto`: characters of text for each token of the vocabulary, and the sizes it may have."""
+FEW = 256
+"""Distinct characters of a short text up to which each of them is a token."""
 KNOWN = (
-    "char, byte, morse, bpe:8000, gpt2, or a path to a tokenizer.json or to a folder with encoder.json and vocab.bpe"
+    "auto, char, byte, morse, bpe:8000, gpt2, or a path to a tokenizer.json or to a folder with encoder.json and "
+    "vocab.bpe"
 )
 
 
 def ready_made(tokens: str | Path | Tokenizer, cache: Path, pulse: Pulse, offline: bool) -> Tokenizer | None:
-    """The tokenizer that `tokens` asks for, or None for one that is made from the text: char, morse, bpe:N."""
+    """The tokenizer that `tokens` asks for, or None for one that is made from the text: auto, char, morse, bpe:N."""
     if isinstance(tokens, Tokenizer):
         return tokens
     text = str(tokens)
-    if text in ("char", "morse"):
+    if text in (AUTO, "char", "morse"):
         return None
     if text.startswith("bpe:"):
         vocabulary_size(text)
@@ -47,6 +53,19 @@ def vocabulary_size(tokens: str) -> int:
     if not (size.isascii() and size.isdigit() and 257 <= int(size) <= 1_000_000):
         raise ValueError(f"{tokens!r}: write bpe:N with N from 257 (all bytes and the end of text) to 1000000")
     return int(size)
+
+
+def chosen(tokens: str, characters: int, distinct: int) -> str:
+    """The tokens that `auto` means for a text of this many characters: BPE with as many tokens as the text can teach.
+
+    A text too short for the smallest vocabulary is taken character by character, unless it has very many distinct ones.
+    """
+    if tokens != AUTO:
+        return tokens
+    sizes = [size for size in SIZES if size * CHARACTERS <= characters]
+    if not sizes and distinct <= FEW:
+        return "char"
+    return f"bpe:{max(sizes, default=SIZES[0])}"
 
 
 def from_text(tokens: str, characters: str, documents: Iterator[Piece], pulse: Pulse) -> Tokenizer:

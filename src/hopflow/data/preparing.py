@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .corpora import cache_folder, resolve
 from .cutting import segments
-from .making import from_text, ready_made
+from .making import chosen, from_text, ready_made
 from .pulse import Pulse
 from .reading import Piece, Tally, kind
 from .sources import Source
@@ -72,7 +72,8 @@ def _build(target: Path, source: Source, plan: Plan, tokenizer: Tokenizer | None
     found = survey(source, pulse)
     if tokenizer is None:
         documents = split(source, found, plan.holdout, plan.seed, Tally())
-        tokenizer = from_text(plan.tokens, found.characters, documents, pulse)
+        tokens = chosen(plan.tokens, found.tally.characters, len(found.characters))
+        tokenizer = from_text(tokens, found.characters, documents, pulse)
     if found.several or not plan.pack:
         tokenizer = tokenizer.with_end()
     writer, tally, start = Writer(target, tokenizer), Tally(), time.perf_counter()

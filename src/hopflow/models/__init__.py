@@ -1,8 +1,10 @@
 """Networks: callables (xt, t) -> logits over data tokens, and the autoregressive baseline."""
 
 from .causal import Causal
+from .convolutional import Convolutional
 from .mlp import MLP
+from .model import Model
 from .sizes import SIZES, Size
 from .transformer import Transformer
 
-__all__ = ["MLP", "SIZES", "Causal", "Size", "Transformer"]
+__all__ = ["MLP", "SIZES", "Causal", "Convolutional", "Model", "Size", "Transformer"]

@@ -34,8 +34,9 @@ class Size:
         return SIZES[size]
 
 
-# heads are 64 wide, in `tiny` 32: two heads would be few
+# heads are 64 wide, in `micro` and `tiny` 32: one or two heads would be few
 SIZES = {
+    "micro": Size(3, 64, 2),
     "tiny": Size(3, 128, 4),
     "mini": Size(6, 384, 6),
     "small": Size(12, 768, 12),

@@ -12,11 +12,12 @@ from ..network import narrow
 from ..vocab import IDS
 from .attention import Past, Rotation, rotation
 from .blocks import Block, Norm, TimedNorm, zero
+from .model import Model
 from .sizes import Size
 from .stream import Stream
 
 
-class Stack(nn.Module):
+class Stack(Model):
     """A table of token embeddings, blocks in a row, a norm, and a head that starts at zero: every token as likely.
 
     `recompute` keeps only what enters each block and computes the block again for its gradient: less memory, about a

@@ -2,8 +2,8 @@
 
 from .build import Built, build
 from .paper import named, names
-from .plan import Plan, plan
+from .plan import Plan, plan, seconds_per_step
 from .recipe import Recipe, from_toml
 from .resolve import resolve
 
-__all__ = ["Built", "Plan", "Recipe", "build", "from_toml", "named", "names", "plan", "resolve"]
+__all__ = ["Built", "Plan", "Recipe", "build", "from_toml", "named", "names", "plan", "resolve", "seconds_per_step"]

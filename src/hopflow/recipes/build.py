@@ -11,7 +11,7 @@ from .. import data
 from ..couplings import Independent
 from ..data import Corpus
 from ..flow import Flow
-from ..models import Causal, Transformer
+from ..models import Causal, Convolutional, Model, Transformer
 from ..pretrained import from_pretrained
 from ..training.checkpoint import restore
 from ..training.loop import Logger, Run, train
@@ -68,16 +68,20 @@ def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], No
     flow = None if recipe.model == "causal" else flow_of(recipe, corpus.counts)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(recipe.seed, "weights"))
-        model: nn.Module
-        if flow is None:
-            model = Causal(corpus.vocab_size, recipe.size, dropout=recipe.dropout, recompute=recipe.recompute)
-        else:
-            model = Transformer(
-                flow.vocab, recipe.size, dropout=recipe.dropout, time=recipe.time, recompute=recipe.recompute
-            )
+        model = _network(recipe, flow, corpus.vocab_size)
     if recipe.init:
         restore(model.state_dict(), from_pretrained(recipe.init).model.state_dict(), f"init={recipe.init}")
     return Built(recipe, corpus, flow, model)
+
+
+def _network(recipe: Recipe, flow: Flow | None, vocab_size: int) -> Model:
+    """The network that a recipe names, with weights from torch's global random state."""
+    size, dropout = recipe.size, recipe.dropout
+    if flow is None:
+        return Causal(vocab_size, size, dropout=dropout, recompute=recipe.recompute)
+    if recipe.model == "convolutional":
+        return Convolutional(flow.vocab, size, dropout=dropout, time=recipe.time)
+    return Transformer(flow.vocab, size, dropout=dropout, time=recipe.time, recompute=recipe.recompute)
 
 
 def flow_of(recipe: Recipe, counts: torch.Tensor) -> Flow:

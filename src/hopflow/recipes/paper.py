@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ..training.settings import nearest
 from .recipe import Recipe
+from .text import TEXT
 
 LAPTOP = "_laptop"
 
@@ -194,11 +195,14 @@ def laptop(recipe: Recipe) -> Recipe:
 
 def names() -> list[str]:
     """Every recipe's name."""
-    return [f"{recipe.__name__}{ending}" for recipe in PAPER for ending in ("", LAPTOP)]
+    paper = [f"{recipe.__name__}{ending}" for recipe in PAPER for ending in ("", LAPTOP)]
+    return [*(recipe.__name__ for recipe in TEXT), *paper]
 
 
 def named(name: str) -> Recipe:
     """The recipe of that name."""
+    if name in (own := {recipe.__name__: recipe for recipe in TEXT}):
+        return own[name]()
     base = name.removesuffix(LAPTOP)
     make = {recipe.__name__: recipe for recipe in PAPER}.get(base)
     if make is None:

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +14,7 @@ from ..estimate import mean_and_error
 from ..training.devices import choose_device, most_workers
 from ..training.folder import CHECKPOINTS
 from ..training.pairs import Pairing
+from ..training.problems import one_thread
 from ..training.shares import Share
 from ..training.tasks import embedding_table, task_for
 from ..training.threads import choose_threads, using
@@ -23,6 +25,8 @@ from .recipe import Recipe
 OT_BATCHES = 8
 TRIED, TRIED_ON_A_GPU = 4, 64
 """Sequences of the steps that are timed; the whole batch is taken to need in proportion. A few leave a GPU idle."""
+TIMED, LARGE = 1024, 20_000_000
+"""Tokens of the steps that are timed before a run on a CPU, and weights for which that would take too long."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,22 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
         error,
         ot_seconds,
     )
+
+
+def seconds_per_step(built: Built) -> float | None:
+    """What a step will take, by timing a copy of the network; on a CPU with one thread. None for a large network there.
+
+    Neither the network nor torch's random state changes.
+    """
+    recipe, device = built.recipe, choose_device(built.recipe.device)
+    on_cpu = device.type == "cpu"
+    if on_cpu and sum(p.numel() for p in built.model.parameters()) > LARGE:
+        return None
+    twin = replace(built, model=deepcopy(built.model).to(device))
+    tried = min(recipe.batch, max(1, TIMED // recipe.length) if on_cpu else TRIED_ON_A_GPU)
+    with torch.random.fork_rng(), one_thread() if on_cpu else nullcontext():
+        seconds, _ = _try(twin, tried)
+    return seconds * recipe.batch / tried
 
 
 def _gain(built: Built) -> tuple[float | None, float | None, float | None]:

@@ -12,19 +12,22 @@ from ..models.sizes import Size
 from ..training.settings import Settings, learns, nearest, runs
 from .choices import choose, kind_of
 
+MODELS = ("transformer", "convolutional", "causal")
+
 
 @dataclass(frozen=True)
 class Recipe(Settings):
     """The keys of a run. What is written by name here becomes objects when the text is known (`build`)."""
 
     name: str = runs("own", "what this recipe is called")
+    base: str | None = runs(None, "defaults for a text file: text, or text_gpu on a CUDA device")
     data: str = runs("docs", "a file, a folder, - for stdin, or a corpus of `hopflow data list`")
-    tokens: str = learns("char", "char, byte, morse, bpe:SIZE, gpt2, or a tokenizer file")
+    tokens: str = learns("char", "auto (by the text's size), char, byte, morse, bpe:SIZE, gpt2, or a tokenizer file")
     length: int = learns(128, "tokens of a sequence")
     pack: bool = learns(True, "documents one after another; false pads each of them and leaves the padding out")
     holdout: float = learns(0.02, "part of the documents that is kept for evaluation")
-    model: str = learns("transformer", "transformer for a flow, or causal: the autoregressive baseline")
-    size: str = learns("tiny", "tiny, mini, small or medium")
+    model: str = learns("transformer", "transformer, convolutional, or causal: the autoregressive baseline")
+    size: str = learns("tiny", "micro, tiny, mini, small or medium")
     dropout: float = learns(0.1, "part of the activations that is dropped while learning")
     time: bool = learns(True, "the network is told t; a disjoint source can do without")
     recompute: bool = runs(False, "keep no activations of the network's blocks: slower, less memory")
@@ -51,8 +54,8 @@ class Recipe(Settings):
         if self.masks is not None and self.masks < 1:
             raise ValueError(f"masks must be at least 1; got {self.masks}")
         Size.of(self.size)
-        if self.model not in ("transformer", "causal"):
-            raise ValueError(f"model={self.model} is not known; {nearest(self.model, ['transformer', 'causal'])}")
+        if self.model not in MODELS:
+            raise ValueError(f"model={self.model} is not known; {nearest(self.model, list(MODELS))}")
         for key in ("source", "coupling", "cost"):
             kind_of(key, getattr(self, key))
         for key in ("schedule", "prediction", "objective", "draw"):

@@ -12,7 +12,7 @@ from .judges import judge_name
 from .section import Block, Commands, Prose, Section, Table
 from .story import Story
 
-LEFT_OUT = ("name", "out", "device", "precision")
+LEFT_OUT = ("name", "base", "out", "device", "precision")
 """Settings that do not change the result."""
 
 
@@ -35,13 +35,16 @@ def train_command(story: Story) -> str | None:
     known = {f.name for f in fields(Recipe)}
     if not {"data", "name", "tokens"} <= story.recipe.keys() or not story.recipe.keys() <= known:
         return None
-    word = str(story.recipe["name"] if story.recipe["name"] in names() else story.recipe["data"])
+    is_named = story.recipe["name"] in names()
+    word = str(story.recipe["name"] if is_named else story.recipe["data"])
+    # of a text, the defaults depend on the device and on what its folder holds: they are named
+    told = {} if is_named else {"base": story.recipe.get("base") or "text"}
     try:
-        base = resolve(word)
+        base = resolve(word, told, fresh=True)
     except (ValueError, OSError):
         return None
     changed = {key: value for key, value in story.recipe.items() if key not in LEFT_OUT and value != getattr(base, key)}
-    keys = [shlex.quote(f"{key}={_word(value)}") for key, value in changed.items()]
+    keys = [shlex.quote(f"{key}={_word(value)}") for key, value in {**told, **changed}.items()]
     return " ".join(["hopflow train", shlex.quote(word), *keys, shlex.quote(f"out={story.folder}")])
 
 

@@ -49,7 +49,7 @@ class Checkpoint:
 def save(home: Path, checkpoint: Checkpoint) -> Path:
     """Write `home/step-N`; when it returns, the checkpoint survives a power cut, and until then the older ones do."""
     home.mkdir(parents=True, exist_ok=True)
-    final = home / f"step-{checkpoint.step:09d}"
+    final = folder_of(home, checkpoint.step)
     temporary = home / f"{TEMPORARY}{os.getpid()}-{final.name}"
     if _whole(final):  # a stopped run saves where it stands, which may be where it saved last
         return final
@@ -151,17 +151,28 @@ def set_aside(home: Path, step: int) -> None:
     Under their old names they would be taken for the newest ones, and be kept in place of whole ones.
     """
     for folder in _folders(home):
-        if int(folder.name.removeprefix("step-")) > step:
+        if _step(folder) > step:
             target = folder.with_name(f"{ASIDE}{folder.name}")
             if target.exists():
                 _discard(target)
             folder.rename(target)
 
 
-def prune(home: Path, keep: int) -> None:
-    """Keep the newest ones."""
+def prune(home: Path, keep: int, best: int | None = None) -> None:
+    """Keep the newest checkpoints, and the one after `best` steps."""
     for folder in list(_folders(home))[:-keep]:
-        _discard(folder)
+        if _step(folder) != best:
+            _discard(folder)
+
+
+def steps(home: Path) -> list[int]:
+    """The steps of the checkpoints, in order."""
+    return [_step(folder) for folder in _folders(home)]
+
+
+def folder_of(home: Path, step: int) -> Path:
+    """Where the checkpoint after this number of steps is saved."""
+    return home / f"step-{step:09d}"
 
 
 def _whole(folder: Path) -> bool:
@@ -170,6 +181,10 @@ def _whole(folder: Path) -> bool:
     except Damaged:
         return False
     return True
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
 
 
 def _folders(home: Path) -> Iterator[Path]:

@@ -29,7 +29,7 @@ from . import checkpoint as checkpoints
 from .checkpoint import Checkpoint
 from .devices import choose_device, memory_bytes
 from .folder import CHECKPOINTS, RunFolder, next_free, recipe_hash
-from .metrics import Metrics, Row, read
+from .metrics import Metrics, Row, best, read
 from .settings import Settings, is_learned
 from .shares import Share
 from .signals import Interrupted, Stop
@@ -208,7 +208,8 @@ class _Course:
         home = self.path / CHECKPOINTS
         checkpoints.save(home, Checkpoint(step, groups, facts, partial(sealed, config, "model.safetensors")))
         checkpoints.set_aside(home, step)
-        checkpoints.prune(home, self.settings.keep)
+        lowest = best(read(self.path / "metrics.jsonl"), checkpoints.steps(home))
+        checkpoints.prune(home, self.settings.keep, None if lowest is None else lowest["step"] + 1)
 
     def _update(self, step: int, stop: Stop) -> None:
         with self._sound():

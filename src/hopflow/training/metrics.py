@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -101,6 +101,14 @@ def read(file: Path) -> list[dict[str, Any]]:
             break
         rows.append(row)
     return rows
+
+
+def best(rows: list[dict[str, Any]], among: Container[int] | None = None) -> dict[str, Any] | None:
+    """The row with the lowest number on held-out text; `among` allows only rows after these numbers of steps."""
+    for key in ("b0_ppl", "bn_ppl", "nll"):
+        if found := [row for row in rows if key in row and (among is None or row["step"] + 1 in among)]:
+            return min(found, key=lambda row: float(row[key]))
+    return None
 
 
 def _table(rows: list[Any], header: bool) -> str:
