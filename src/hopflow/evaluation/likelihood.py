@@ -18,7 +18,7 @@ from ..bounds import coupled_bound, coupled_number, kappa_bound, nll_bound
 from ..costs import Hamming
 from ..couplings import Coupling, ExactOT, Independent, SinkhornOT
 from ..data.pulse import Progress
-from ..estimate import Estimate, mean_and_error
+from ..estimate import Estimate, known, mean_and_error, plus_minus
 from ..flow import Flow
 from ..models.causal import Causal
 from ..network import home, resting
@@ -164,7 +164,7 @@ class Likelihood:
         facts = {**texts.facts, **question.facts}
         if texts.characters is not None and (characters := float(texts.characters[: found.rows].mean())):
             bits = self._bits(estimate, texts.characters[: found.rows])
-            facts |= {"characters": characters, "bits_per_char": bits.value, "bits_per_char_stderr": bits.stderr}
+            facts |= {"characters": characters, "bits_per_char": bits.value, "bits_per_char_stderr": known(bits.stderr)}
         return estimated(
             subject,
             texts.name,
@@ -189,9 +189,9 @@ def estimated(subject: Subject, set: str, estimate: Estimate, eta: float | None,
         each=estimate.each,
         dtype=estimate.dtype,
         nats=estimate.nats,
-        nats_stderr=estimate.stderr,
+        nats_stderr=known(estimate.stderr),
         nats_draw_stderr=estimate.draw_stderr,
-        nats_sequence_stderr=estimate.sequence_stderr,
+        nats_sequence_stderr=known(estimate.sequence_stderr),
         length=estimate.length,
         freedom=estimate.freedom,
         calls=estimate.calls,
@@ -243,6 +243,6 @@ class _Watch:
     def __call__(self, estimates: Sequence[Estimate], rows: int) -> None:
         estimate = estimates[-1]
         self._say(
-            f"{self._what}: {rows:,} of {self._rows:,} sequences, ppl {estimate.ppl:.4g} ± {estimate.ppl_stderr:.2g} "
-            f"({estimate.stderr / estimate.length:.1%}), {self.seconds:.0f} s"
+            f"{self._what}: {rows:,} of {self._rows:,} sequences, ppl "
+            f"{plus_minus(estimate.ppl, estimate.ppl_stderr)}, {self.seconds:.0f} s"
         )

@@ -1,8 +1,10 @@
 """Tables: rows of an evaluation as markdown that also reads well on a terminal."""
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+from ..estimate import plus_minus
 from .rows import TRANSPORT, Row
 
 SHOWN = {
@@ -16,6 +18,8 @@ SHOWN = {
     "calls": "calls",
 }
 """Of the samples' numbers those that are shown, and their headings; the file holds all."""
+PARTS = ("nats_draw_stderr", "nats_sequence_stderr")
+"""Of the error of nats."""
 
 
 def page(rows: Sequence[Row], remarks: Iterable[str] = ()) -> str:
@@ -61,7 +65,7 @@ def _likelihoods(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         more = row.more
-        parts = (f"{more['nats_draw_stderr']:.2g}", f"{more['nats_sequence_stderr']:.2g}")
+        parts = tuple("?" if more[part] is None else f"{more[part]:.2g}" for part in PARTS)
         bits = f"{more['bits_per_char']:.4g}" if "bits_per_char" in more else "-"
         n = f"{row.n} minibatches" if "ot_n" in more else str(row.n)
         verdict = "exact" if more.get("exact") else "a bound" if row.is_bound else "no bound"
@@ -141,5 +145,5 @@ def _judges(rows: Sequence[Row]) -> list[str]:
     return [*said.values(), "Entropy is that of the tokens within a sequence; jumps are hops of tokens per sample."]
 
 
-def _pm(value: float, error: float) -> str:
-    return f"{value:.4g} ± {error:.2g}"
+def _pm(value: float, error: float | None) -> str:
+    return plus_minus(value, math.nan if error is None else error)
