@@ -135,6 +135,60 @@ def test_values_of_other_sequences_or_of_another_evaluation_are_not_paired(run, 
     assert [one.how for one in line(Comparison.of(runs), "b0").differences] in (["quadrature"], [])
 
 
+def test_where_n_differs_the_sequences_that_both_have_are_compared(run):
+    torch.manual_seed(0)
+    shared = 48 + 3 * torch.randn(48, dtype=torch.float64)
+    nats = [shared, shared[:16] + 0.5 + 0.1 * torch.randn(16, dtype=torch.float64)]
+    rows = [row(value=math.exp(float(each.mean()) / 16), n=len(each), stderr=0.4) for each in nats]
+    runs = [run("a", rows[0]), run("b", rows[1])]
+    for folder, content, each in zip(runs, rows, nats, strict=True):
+        values.write(Path(folder), {values.name(Row.from_json(content)): each})
+    found = Comparison.of(runs)
+    (one,) = line(found, "b0").differences
+    first = math.exp(float(shared[:16].mean()) / 16)
+    assert (one.how, one.first) == ("paired", 16)
+    assert one.value == pytest.approx(rows[1]["value"] - first)
+    assert one.value > 0
+    assert one.errors > 5  # the means of 48 and of 16 sequences differ by chance more than the runs do
+    text = page(found)
+    assert "paired, first 16)" in text
+    assert "(n=48)" in text
+    assert "(n=16)" in text
+    assert "sequences that both runs have" in text
+
+
+def test_numbers_of_a_text_from_different_n_are_not_subtracted_without_their_values(run):
+    found = Comparison.of([run("a", row(n=48)), run("b", row(n=16))])
+    assert line(found, "b0").differences == ()
+    assert line(found, "b0").refused == {"b": "n = 48 and 16"}
+    assert "evaluate both runs with the same rows=" in page(found)
+    samples = [sample("jumps", 90, 1, 8, n=n) for n in (64, 16)]  # draws of each run's own
+    (one,) = line(Comparison.of([run("c", samples[0]), run("d", samples[1])]), "jumps").differences
+    assert one.how == "quadrature"
+
+
+def test_runs_with_different_n_are_not_ranked_together(run):
+    bounds, ppl = (6.0, 7.0, 8.0, 9.0, 9.5), (10.0, 12.0, 11.0, 14.0, 15.0)
+    for n, count in (64, 1), (32, 0):
+        runs = [
+            run(f"{n}-{i}", row("b1", b, eta=1.0, n=n if i == 4 else 64), sample("gen_ppl", g, 0.1, 8))
+            for i, (b, g) in enumerate(zip(bounds, ppl, strict=True))
+        ]
+        assert len(Comparison.of(runs).ranked) == count
+
+
+def test_the_difference_from_a_number_of_unknown_error_has_an_unknown_error(run):
+    found = Comparison.of([run("a", row(n=1, stderr=None)), run("b", row(n=1, stderr=0.0, value=21))])
+    (one,) = line(found, "b0").differences
+    assert math.isnan(one.stderr)
+    assert one.errors is None
+    text = page(found)
+    assert "20 ± ? (n=1)" in text
+    assert "+1 ± ?" in text
+    stored = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert stored["lines"][0]["differences"][0]["stderr"] is None
+
+
 def test_a_damaged_file_of_values_is_named(run):
     runs = [run("a", row()), run("b", row())]
     Path("b", values.FILE).write_bytes(b"nonsense")
@@ -294,6 +348,15 @@ def test_fewest_measured_steps_that_suffice_at_once_are_an_upper_limit():
         "needs at most 8 steps (95 %: less than 8 to 8) to reach a with 1024 (50 ± 1): at least 128 times fewer"
         in str(found)
     )
+
+
+def test_steps_to_match_from_unknown_errors_have_no_interval():
+    curve = [Point(4, 100.0, math.nan), Point(64, 25.0, math.nan)]
+    found = match("b", curve, "a", [Point(128, 50.0, math.nan)], {})
+    assert found.steps == pytest.approx(16.0)
+    assert found.low is found.high is None
+    assert "needs 16 steps (their error is unknown) to reach a with 128 (50 ± ?)" in str(found)
+    json.dumps(found.as_json(), allow_nan=False)
 
 
 def test_more_steps_are_called_more():

@@ -1,8 +1,9 @@
 """Compare: what was measured of several runs, side by side, and what may be said of the differences.
 
 Rows line up where they say the same of the same text: set, quantity, sampler, coupling, judge. Differences are taken
-from the first run. Errors add in quadrature, unless the numbers of both runs are known sequence by sequence. What may
-not be compared, such as perplexities per token of different tokenizers, is shown without a difference, and why.
+from the first run. Errors add in quadrature, unless the numbers of both runs are known sequence by sequence: then the
+difference is that of the sequences that both have, the first min(n). What may not be compared, such as perplexities per
+token of different tokenizers, is shown without a difference, and why.
 """
 
 import math
@@ -15,12 +16,13 @@ from typing import Any
 
 from torch import Tensor
 
+from ..estimate import for_json, plus_minus
 from ..training.folder import is_run, read_recipe
 from . import record, values
 from .correlation import Correlation, correlations
 from .frontier import SAMPLES
 from .matching import CURVE, Match, curves, match
-from .rows import Row
+from .rows import TRANSPORT, Row
 
 PLACE = (
     "set",
@@ -95,15 +97,28 @@ class Difference:
     value: float
     stderr: float
     how: str
+    first: int | None = None
+    """Where the runs were evaluated on n that differ: the difference is of so many sequences, which both have."""
 
     @property
     def errors(self) -> float | None:
-        """How many standard errors it is away from 0; None where there is no error to speak of."""
+        """How many standard errors it is away from 0; None where the error is 0 or unknown."""
         return self.value / self.stderr if self.stderr > 0 else None
 
+    @property
+    def note(self) -> str:
+        """In brackets: how many standard errors, and of what."""
+        said = [] if self.errors is None else [f"{self.errors:+.1f} s.e."]
+        said += ["paired"] if self.how == "paired" else []
+        said += [] if self.first is None else [f"first {self.first}"]
+        return f" ({', '.join(said)})" if self.errors is not None or self.first is not None else ""
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = for_json({**asdict(self), "errors": self.errors})
+        return found
+
     def __str__(self) -> str:
-        away = "" if self.errors is None else f" ({self.errors:+.1f} s.e.{', paired' * (self.how == 'paired')})"
-        return f"{self.value:+.4g} ± {self.stderr:.2g}{away}"
+        return f"{'+' if self.value >= 0 else ''}{plus_minus(self.value, self.stderr)}{self.note}"
 
 
 @dataclass(frozen=True)
@@ -117,7 +132,7 @@ class Line:
     """By run, why there is no difference."""
 
     def as_json(self) -> dict[str, Any]:
-        shown = [{**asdict(one), "errors": one.errors} for one in self.differences]
+        shown = [one.as_json() for one in self.differences]
         numbers = {run: row.as_json() for run, row in self.rows.items()}
         return {**self.place, "rows": numbers, "differences": shown, "refused": self.refused}
 
@@ -186,7 +201,8 @@ class Comparison:
                     samples[key] = line
         found = []
         for line in self.lines:
-            if any(row.unit == "ppl" for row in line.rows.values()) and not line.refused:
+            sizes = {row.n for row in line.rows.values()}
+            if any(row.unit == "ppl" for row in line.rows.values()) and not line.refused and len(sizes) == 1:
                 for other in samples.values():
                     both = [(line.rows[run].value, other.rows[run].value) for run in line.rows if run in other.rows]
                     if len(both) >= FEWEST and all(len(set(column)) > 1 for column in zip(*both, strict=True)):
@@ -209,6 +225,15 @@ class Comparison:
         if any(one.how == "quadrature" for line in self.lines for one in line.differences):
             said.append(
                 "errors of differences add in quadrature, which is likely too wide where runs share sequences or draws"
+            )
+        if any(one.first is not None for line in self.lines for one in line.differences):
+            said.append(
+                "where n differs, the difference is that of the sequences that both runs have, which come first in both"
+            )
+        if any(reason.startswith("n = ") for line in self.lines for reason in line.refused.values()):
+            said.append(
+                "numbers from different n are not subtracted where the values of each sequence are not kept: evaluate "
+                "both runs with the same rows="
             )
         if aliens := [side.name for side in self.sides if _alien(first, side)]:
             said.append(
@@ -247,11 +272,11 @@ class Comparison:
         for side in has:
             if side is self.sides[0] or self.sides[0] not in has:
                 continue
-            reason = _obstacle(self.sides[0], side, place)
-            if reason is None:
-                differences.append(_difference(self.sides[0], side, place))
+            found = _difference(self.sides[0], side, place)
+            if isinstance(found, Difference):
+                differences.append(found)
             else:
-                refused[side.name] = reason
+                refused[side.name] = found
         return Line(dict(zip(PLACE, place, strict=True)), rows, tuple(differences), refused)
 
 
@@ -262,9 +287,10 @@ def _check(row: Row, file: Path) -> None:
         all(isinstance(text, str) for text in (row.set, row.quantity, row.unit, row.dtype))
         and all(isinstance(value, str | int | float | None) for value in _place(row))
         and all(isinstance(more.get(key), int | None) for key in ("steps", "checkpoint", "length", "seed"))
-        and all(isinstance(more.get(key, 0.0), int | float) for key in ("bits_per_char", "bits_per_char_stderr"))
+        and isinstance(more.get("bits_per_char", 0.0), int | float)
+        and isinstance(more.get("bits_per_char_stderr"), int | float | None)
         and isinstance(row.n, int)
-        and row.stderr >= 0
+        and not row.stderr < 0
         and (more.get("steps") is None or more["steps"] >= 1)
         and (row.value > 0 or not (row.unit == "ppl" or row.quantity.startswith("gen_ppl")))
     )
@@ -298,6 +324,7 @@ def _per_character(row: Row) -> Row | None:
     if "bits_per_char" not in more or "bits_per_char_stderr" not in more:
         return None
     bits, error = more.pop("bits_per_char"), more.pop("bits_per_char_stderr")
+    error = math.nan if error is None or (row.n == 1 and error == 0) else error
     return replace(
         row, quantity=row.quantity + BITS, value=bits, stderr=error, unit="bits per character", more={**more}
     )
@@ -328,33 +355,46 @@ def _obstacle(one: Side, other: Side, place: tuple[Any, ...]) -> str | None:
     return None
 
 
-def _difference(one: Side, other: Side, place: tuple[Any, ...]) -> Difference:
+def _difference(one: Side, other: Side, place: tuple[Any, ...]) -> Difference | str:
+    """The other's number less the first one's, of the same sequences of a text; or why there is none."""
     a, b = one.rows[place], other.rows[place]
-    paired = _paired(one, a, other, b)
-    error = math.hypot(a.stderr, b.stderr) if paired is None else paired
-    how = "quadrature" if paired is None else "paired"
-    return Difference(other.name, one.name, b.value - a.value, error, how)
+    if reason := _obstacle(one, other, place):
+        return reason
+    if paired := _paired(one, a, other, b):
+        return Difference(other.name, one.name, *paired, "paired", None if a.n == b.n else min(a.n, b.n))
+    drawn = a.set in (SAMPLES, TRANSPORT)  # independent draws of each run, which share nothing
+    if a.n != b.n and not drawn and not _alien(one, other):
+        return f"n = {a.n} and {b.n}"
+    return Difference(other.name, one.name, b.value - a.value, math.hypot(a.stderr, b.stderr), "quadrature")
 
 
-def _paired(one: Side, a: Row, other: Side, b: Row) -> float | None:
-    """The error of a difference from what each sequence contributes to it; None where that is not known."""
-    alike = ("data_sha256", "seed", "length")
-    if a.n != b.n or a.n < 2 or any(a.more.get(key) is None or a.more[key] != b.more.get(key) for key in alike):
+def _paired(one: Side, a: Row, other: Side, b: Row) -> tuple[float, float] | None:
+    """The difference on the sequences that both have, and its error; None where their values are not known."""
+    alike, n = ("data_sha256", "seed", "length"), min(a.n, b.n)
+    if n < 2 or any(a.more.get(key) is None or a.more[key] != b.more.get(key) for key in alike):
         return None
-    parts = [_contributions(side, row) for side, row in ((one, a), (other, b))]
+    parts = [_values(side, row) for side, row in ((one, a), (other, b))]
     if parts[0] is None or parts[1] is None:
         return None
-    return float((parts[1] - parts[0]).std()) / math.sqrt(a.n)
+    before, after = (_level(row, part[:n]) for row, part in ((a, parts[0]), (b, parts[1])))
+    return after[0] - before[0], float((after[1] - before[1]).std()) / math.sqrt(n)
 
 
-def _contributions(side: Side, row: Row) -> Tensor | None:
-    """Per sequence, up to a constant, what the row's value is the mean of; for a perplexity by the delta method."""
+def _values(side: Side, row: Row) -> Tensor | None:
+    """What the row's value is the mean of, sequence by sequence, in the order of the set; None if it is not known."""
     each = side.values.get(values.name(row))
     if each is None or each.shape != (row.n,):
         return None
-    each = each.double()
-    length = row.more["length"]
-    mean = math.exp(float(each.mean()) / length) if row.unit == "ppl" else float(each.mean())
-    if not math.isclose(mean, row.value, rel_tol=1e-6):  # of another evaluation
+    if not math.isclose(_level(row, each)[0], row.value, rel_tol=1e-6):  # of another evaluation
         return None
-    return each * (row.value / length) if row.unit == "ppl" else each
+    return each
+
+
+def _level(row: Row, each: Tensor) -> tuple[float, Tensor]:
+    """The number that some sequences give, and what each contributes to it; for a perplexity by the delta method."""
+    each = each.double()
+    if row.unit != "ppl":
+        return float(each.mean()), each
+    length = row.more["length"]
+    ppl = math.exp(float(each.mean()) / length)
+    return ppl, each * (ppl / length)

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from ..estimate import plus_minus
 from .compare import BITS, Comparison, Line, Ranked
 from .rows import Row
 from .table import grid
@@ -97,7 +98,7 @@ def sampler_of(line: Line) -> str:
 
 
 def _number(row: Row | None) -> str:
-    return "-" if row is None else f"{row.value:.4g} ± {row.stderr:.2g} (n={row.n})"
+    return "-" if row is None else f"{plus_minus(row.value, row.stderr)} (n={row.n})"
 
 
 def _difference(line: Line, run: str) -> str:

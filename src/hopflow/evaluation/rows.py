@@ -87,7 +87,7 @@ def merged(old: list[Row], new: list[Row]) -> list[Row]:
     found = {row.key: row for row in old}
     for row in new:
         before = found.get(row.key)
-        if before is None or row.n >= before.n or row.stderr < before.stderr:
+        if before is None or row.n >= before.n:
             found[row.key] = row
     return list(found.values())
 
