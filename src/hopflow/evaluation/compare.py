@@ -7,22 +7,25 @@ token of different tokenizers, is shown without a difference, and why.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..estimate import for_json, plus_minus
+from ..estimate import for_json, mean_and_error, plus_minus
 from ..training.folder import is_run, read_recipe
 from . import record, values
 from .correlation import Correlation, correlations
 from .frontier import SAMPLES
+from .groups import Group, GroupLine, Mean, difference, groups_of, worth
 from .matching import CURVE, Match, curves, match
-from .rows import TRANSPORT, Row
+from .rows import Row
+from .same_sequences import alike, of_text, paired
 
 PLACE = (
     "set",
@@ -54,6 +57,8 @@ class Side:
     tokenizer: tuple[str | None, str | None] = (None, None)
     """Its sha256, and its name; as far as they are known."""
     values: dict[str, Tensor] = field(default_factory=dict)
+    identity: dict[str, Any] = field(default_factory=dict)
+    """Everything that decided what was learned, the seed among it; empty where it is not known."""
     stale: int = 0
     """Rows that speak of another recipe than the folder's; they are left out."""
 
@@ -84,6 +89,7 @@ class Side:
             {**own, "data": run["recipe"].get("data")} if run else {},
             (identity.get("data.tokenizer_sha256"), named.pop() if len(named) == 1 else None),
             values.read(folder),
+            identity,
             len(rows) - len(kept),
         )
 
@@ -109,7 +115,7 @@ class Difference:
     def note(self) -> str:
         """In brackets: how many standard errors, and of what."""
         said = [] if self.errors is None else [f"{self.errors:+.1f} s.e."]
-        said += ["paired"] if self.how == "paired" else []
+        said += [self.how] if self.how != "quadrature" else []
         said += [] if self.first is None else [f"first {self.first}"]
         return f" ({', '.join(said)})" if self.errors is not None or self.first is not None else ""
 
@@ -175,6 +181,18 @@ class Comparison:
         return [self._line(place) for place in dict.fromkeys(place for side in self.sides for place in side.rows)]
 
     @cached_property
+    def groups(self) -> list[Group]:
+        """Runs by recipe over seeds; none where each is shown alone."""
+        found = groups_of(self.sides)
+        return found if worth(found) else []
+
+    @cached_property
+    def group_lines(self) -> list[GroupLine]:
+        """Every number as a mean over the runs of each recipe, with differences from the first recipe."""
+        places = dict.fromkeys(place for side in self.sides for place in side.rows)
+        return [self._group_line(place) for place in places] if self.groups else []
+
+    @cached_property
     def matches(self) -> list[Match]:
         """For every two runs with samples by the same judge at the same η and temperature: the steps one needs."""
         found = []
@@ -182,7 +200,8 @@ class Comparison:
         for (other, goals), (side, own) in permutations(known, 2):
             for key in own:
                 at = dict(zip(CURVE, key, strict=True))
-                if key in goals and (at["retokenised"] or not _alien(side, other)):
+                several = len(own[key]) > 1 or len(goals.get(key, ())) > 1  # of one number of steps there is no curve
+                if key in goals and several and (at["retokenised"] or not _alien(side, other)):
                     found.append(match(side.name, own[key], other.name, goals[key], at))
         return found
 
@@ -230,7 +249,8 @@ class Comparison:
             said.append(
                 "where n differs, the difference is that of the sequences that both runs have, which come first in both"
             )
-        if any(reason.startswith("n = ") for line in self.lines for reason in line.refused.values()):
+        own = [line for line in self.lines if not line.place["quantity"].endswith(BITS)]
+        if any(reason.startswith("n = ") for line in own for reason in line.refused.values()):
             said.append(
                 "numbers from different n are not subtracted where the values of each sequence are not kept: evaluate "
                 "both runs with the same rows="
@@ -259,6 +279,8 @@ class Comparison:
         return {
             "runs": list(self.runs),
             "lines": [line.as_json() for line in self.lines],
+            "groups": [group.as_json() for group in self.groups],
+            "group_lines": [line.as_json() for line in self.group_lines],
             "steps_to_match": [found.as_json() for found in self.matches],
             "correlations": [found.as_json() for found in self.ranked],
             "configuration": self.configuration,
@@ -278,6 +300,29 @@ class Comparison:
             else:
                 refused[side.name] = found
         return Line(dict(zip(PLACE, place, strict=True)), rows, tuple(differences), refused)
+
+    def _group_line(self, place: tuple[Any, ...]) -> GroupLine:
+        """Over the runs that have this number, on the sequences that all of them have."""
+        has = [side for side in self.sides if place in side.rows]
+        reasons = [reason for side in has[1:] if (reason := _obstacle(has[0], side, place))]
+        values = None if reasons else alike(has, place)
+        fewest = min(side.rows[place].n for side in has) if of_text(has[0].rows[place]) else None
+        if values is None:
+            sizes = sorted({side.rows[place].n for side in has})
+            reasons.append(f"n = {sizes[0]} to {sizes[-1]}")
+        numbers, by_seed = {}, {}
+        for group in self.groups:
+            own = {seed: side for seed, side in group.by_seed.items() if place in side.rows}
+            if own and values is not None:
+                by_seed[group.name] = {seed: values[side.name] for seed, side in own.items()}
+                mean = mean_and_error(torch.tensor(list(by_seed[group.name].values()), dtype=torch.float64))
+                numbers[group.name] = Mean(*mean, len(own), _sizes(own.values(), place, fewest))
+        first, differences = self.groups[0].name, []
+        for name in by_seed if first in by_seed else ():
+            if name != first:
+                differences.append(Difference(name, first, *difference(by_seed[first], by_seed[name])))
+        refused = reasons[0] if reasons else None
+        return GroupLine(dict(zip(PLACE, place, strict=True)), numbers, tuple(differences), refused)
 
 
 def _check(row: Row, file: Path) -> None:
@@ -336,6 +381,11 @@ def _alien(one: Side, other: Side) -> bool:
     return bool(known) and known[0][0] != known[0][1]
 
 
+def _sizes(sides: Iterable[Side], place: tuple[Any, ...], fewest: int | None) -> tuple[int, ...]:
+    """Sequences behind each run's number, where these are not the same for all."""
+    return (fewest,) if fewest is not None else tuple(sorted({side.rows[place].n for side in sides}))
+
+
 def _obstacle(one: Side, other: Side, place: tuple[Any, ...]) -> str | None:
     """Why two numbers may not be subtracted."""
     a, b = one.rows[place], other.rows[place]
@@ -360,41 +410,8 @@ def _difference(one: Side, other: Side, place: tuple[Any, ...]) -> Difference | 
     a, b = one.rows[place], other.rows[place]
     if reason := _obstacle(one, other, place):
         return reason
-    if paired := _paired(one, a, other, b):
-        return Difference(other.name, one.name, *paired, "paired", None if a.n == b.n else min(a.n, b.n))
-    drawn = a.set in (SAMPLES, TRANSPORT)  # independent draws of each run, which share nothing
-    if a.n != b.n and not drawn and not _alien(one, other):
+    if found := paired(one, a, other, b):
+        return Difference(other.name, one.name, *found, "paired", None if a.n == b.n else min(a.n, b.n))
+    if a.n != b.n and of_text(a) and not _alien(one, other):
         return f"n = {a.n} and {b.n}"
     return Difference(other.name, one.name, b.value - a.value, math.hypot(a.stderr, b.stderr), "quadrature")
-
-
-def _paired(one: Side, a: Row, other: Side, b: Row) -> tuple[float, float] | None:
-    """The difference on the sequences that both have, and its error; None where their values are not known."""
-    alike, n = ("data_sha256", "seed", "length"), min(a.n, b.n)
-    if n < 2 or any(a.more.get(key) is None or a.more[key] != b.more.get(key) for key in alike):
-        return None
-    parts = [_values(side, row) for side, row in ((one, a), (other, b))]
-    if parts[0] is None or parts[1] is None:
-        return None
-    before, after = (_level(row, part[:n]) for row, part in ((a, parts[0]), (b, parts[1])))
-    return after[0] - before[0], float((after[1] - before[1]).std()) / math.sqrt(n)
-
-
-def _values(side: Side, row: Row) -> Tensor | None:
-    """What the row's value is the mean of, sequence by sequence, in the order of the set; None if it is not known."""
-    each = side.values.get(values.name(row))
-    if each is None or each.shape != (row.n,):
-        return None
-    if not math.isclose(_level(row, each)[0], row.value, rel_tol=1e-6):  # of another evaluation
-        return None
-    return each
-
-
-def _level(row: Row, each: Tensor) -> tuple[float, Tensor]:
-    """The number that some sequences give, and what each contributes to it; for a perplexity by the delta method."""
-    each = each.double()
-    if row.unit != "ppl":
-        return float(each.mean()), each
-    length = row.more["length"]
-    ppl = math.exp(float(each.mean()) / length)
-    return ppl, each * (ppl / length)
