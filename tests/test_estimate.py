@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from hopflow.estimate import Estimate, mean_and_error
+from hopflow.estimate import Estimate, for_json, known, mean_and_error, plus_minus
 from toys import generator
 
 WHAT = {"quantity": "b1", "length": 128, "eta": 1.0, "is_bound": True, "calls": 16}
@@ -109,6 +109,20 @@ def test_it_says_when_it_is_no_bound_and_when_eta_is_a_function():
     assert text.endswith("not a bound")
 
 
-def test_a_mean_has_the_error_of_its_sample_and_a_single_value_none():
+def test_a_mean_has_the_error_of_its_sample_and_a_single_value_an_unknown_one():
     assert mean_and_error(torch.tensor([1, 2, 3, 6])) == pytest.approx((3.0, math.sqrt(14 / 3 / 4)))
-    assert mean_and_error(torch.tensor([5.0])) == (5.0, 0.0)
+    mean, error = mean_and_error(torch.tensor([5.0]))
+    assert mean == 5.0
+    assert math.isnan(error)  # unknown, and not 0
+    assert known(error) is None
+    assert (known(0.0), known(0.5)) == (0.0, 0.5)
+    assert plus_minus(mean, error) == "5 ± ?"
+    assert for_json({"a": (1.5, error), "b": [{"c": error}, "d", 3]}) == {"a": [1.5, None], "b": [{"c": None}, "d", 3]}
+
+
+def test_the_interval_of_one_exact_value_is_open():
+    one = Estimate(nats=3.0, stderr=math.nan, draw_stderr=0.0, n=1, **WHAT)
+    assert one.interval() == (-math.inf, math.inf)
+    assert math.isnan(one.sequence_stderr)
+    assert math.isnan(one.ppl_stderr)
+    assert "± ? nats per sequence" in str(one)

@@ -1,7 +1,9 @@
 """A number with its error."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -10,10 +12,29 @@ from .velocities import Eta
 
 
 def mean_and_error(values: Shaped[Tensor, " n"]) -> tuple[float, float]:
-    """The mean of independent values, and its standard error; of a single one nothing is known, and 0 is said."""
+    """The mean of independent values and its standard error; the error of a single value is unknown: NaN."""
     values = values.cpu().double()  # on the CPU: not every device has float64
-    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return float(values.mean()), error
+
+
+def known(error: float) -> float | None:
+    """An error as JSON holds it: null (None) where it is unknown, since JSON has no NaN."""
+    return None if math.isnan(error) else error
+
+
+def for_json(content: Any) -> Any:
+    """Nested plain data with None in place of every NaN."""
+    if isinstance(content, Mapping):
+        return {key: for_json(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [for_json(value) for value in content]
+    return known(content) if isinstance(content, float) else content
+
+
+def plus_minus(value: float, error: float, digits: int = 4) -> str:
+    """`12.5 ± 0.3`, or `12.5 ± ?` where the error is unknown."""
+    return f"{value:.{digits}g} ± " + ("?" if math.isnan(error) else f"{error:.2g}")
 
 
 @dataclass(frozen=True)
@@ -22,7 +43,7 @@ class Estimate:
 
     `stderr` is the error as an estimate for the population the sequences come from; its parts are `draw_stderr`,
     which more draws lower and which is the error for this very set of sequences, and `sequence_stderr`, which only
-    more data lowers.
+    more data lowers. Of a single sequence only the error of the draws is known, and NaN where nothing was drawn.
     """
 
     quantity: str
@@ -73,7 +94,8 @@ class Estimate:
     @property
     def sequence_stderr(self) -> float:
         """What is left of the error with endless draws."""
-        return math.sqrt(max(0.0, self.stderr**2 - self.draw_stderr**2))
+        left = self.stderr**2 - self.draw_stderr**2
+        return math.nan if math.isnan(left) else math.sqrt(max(0.0, left))
 
     @property
     def ppl(self) -> float:
@@ -93,7 +115,9 @@ class Estimate:
         return self.nats / math.log(2) / self.characters
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """A confidence interval for the nats, by Student's t."""
+        """A confidence interval for the nats, by Student's t; all numbers where the error is unknown."""
+        if self.freedom < 1 or math.isnan(self.stderr):
+            return -math.inf, math.inf
         from scipy.stats import t  # half a second to import, and rarely needed
 
         half = float(t.ppf((1 + level) / 2, self.freedom)) * self.stderr
@@ -102,7 +126,7 @@ class Estimate:
     def __str__(self) -> str:
         eta = "η(t)" if callable(self.eta) else f"{self.eta:g}"
         return (
-            f"{self.quantity}: ppl {self.ppl:.4g} ± {self.ppl_stderr:.2g} "
-            f"({self.nats:.5g} ± {self.stderr:.2g} nats per sequence of {self.length}), "
+            f"{self.quantity}: ppl {plus_minus(self.ppl, self.ppl_stderr)} "
+            f"({plus_minus(self.nats, self.stderr, 5)} nats per sequence of {self.length}), "
             f"n={self.n}, eta={eta}, {'a bound' if self.is_bound else 'not a bound'}"
         )

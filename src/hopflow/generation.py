@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .costs import Cost
-from .estimate import mean_and_error
+from .estimate import mean_and_error, plus_minus
 from .filters import Filter
 from .samplers import Sampler
 from .velocities import Eta
@@ -99,11 +99,11 @@ class Generation:
         return torch.where(last < 0, self.x0.flatten(), after[last]).view_as(self.x0)
 
     def __str__(self) -> str:
-        jumps, error = mean_and_error(self.jumps)
         eta = "η(t)" if callable(self.eta) else f"{self.eta:g}"
+        jumps, calls = plus_minus(*mean_and_error(self.jumps)), mean_and_error(self.calls)[0]
         return (
-            f"{len(self.tokens)} sequences, {self.sampler.label}, eta {eta}: hops {jumps:.4g} ± {error:.2g} and "
-            f"{mean_and_error(self.calls)[0]:.4g} network calls per sequence"
+            f"{len(self.tokens)} sequences, {self.sampler.label}, eta {eta}: hops {jumps} and "
+            f"{calls:.4g} network calls per sequence"
         )
 
     def _hops(self) -> Hops:

@@ -135,6 +135,60 @@ def test_values_of_other_sequences_or_of_another_evaluation_are_not_paired(run, 
     assert [one.how for one in line(Comparison.of(runs), "b0").differences] in (["quadrature"], [])
 
 
+def test_where_n_differs_the_sequences_that_both_have_are_compared(run):
+    torch.manual_seed(0)
+    shared = 48 + 3 * torch.randn(48, dtype=torch.float64)
+    nats = [shared, shared[:16] + 0.5 + 0.1 * torch.randn(16, dtype=torch.float64)]
+    rows = [row(value=math.exp(float(each.mean()) / 16), n=len(each), stderr=0.4) for each in nats]
+    runs = [run("a", rows[0]), run("b", rows[1])]
+    for folder, content, each in zip(runs, rows, nats, strict=True):
+        values.write(Path(folder), {values.name(Row.from_json(content)): each})
+    found = Comparison.of(runs)
+    (one,) = line(found, "b0").differences
+    first = math.exp(float(shared[:16].mean()) / 16)
+    assert (one.how, one.first) == ("paired", 16)
+    assert one.value == pytest.approx(rows[1]["value"] - first)
+    assert one.value > 0
+    assert one.errors > 5  # the means of 48 and of 16 sequences differ by chance more than the runs do
+    text = page(found)
+    assert "paired, first 16)" in text
+    assert "(n=48)" in text
+    assert "(n=16)" in text
+    assert "sequences that both runs have" in text
+
+
+def test_numbers_of_a_text_from_different_n_are_not_subtracted_without_their_values(run):
+    found = Comparison.of([run("a", row(n=48)), run("b", row(n=16))])
+    assert line(found, "b0").differences == ()
+    assert line(found, "b0").refused == {"b": "n = 48 and 16"}
+    assert "evaluate both runs with the same rows=" in page(found)
+    samples = [sample("jumps", 90, 1, 8, n=n) for n in (64, 16)]  # draws of each run's own
+    (one,) = line(Comparison.of([run("c", samples[0]), run("d", samples[1])]), "jumps").differences
+    assert one.how == "quadrature"
+
+
+def test_runs_with_different_n_are_not_ranked_together(run):
+    bounds, ppl = (6.0, 7.0, 8.0, 9.0, 9.5), (10.0, 12.0, 11.0, 14.0, 15.0)
+    for n, count in (64, 1), (32, 0):
+        runs = [
+            run(f"{n}-{i}", row("b1", b, eta=1.0, n=n if i == 4 else 64), sample("gen_ppl", g, 0.1, 8))
+            for i, (b, g) in enumerate(zip(bounds, ppl, strict=True))
+        ]
+        assert len(Comparison.of(runs).ranked) == count
+
+
+def test_the_difference_from_a_number_of_unknown_error_has_an_unknown_error(run):
+    found = Comparison.of([run("a", row(n=1, stderr=None)), run("b", row(n=1, stderr=0.0, value=21))])
+    (one,) = line(found, "b0").differences
+    assert math.isnan(one.stderr)
+    assert one.errors is None
+    text = page(found)
+    assert "20 ± ? (n=1)" in text
+    assert "+1 ± ?" in text
+    stored = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert stored["lines"][0]["differences"][0]["stderr"] is None
+
+
 def test_a_damaged_file_of_values_is_named(run):
     runs = [run("a", row()), run("b", row())]
     Path("b", values.FILE).write_bytes(b"nonsense")
@@ -169,12 +223,15 @@ def test_with_one_tokenizer_bits_per_character_say_nothing_new_and_are_left_out_
 
 def test_samples_of_different_tokenizers_are_compared_only_as_texts_that_a_judge_reads(run):
     rows = [sample("gen_ppl", 50, 1, 8), sample("entropy_bits", 6, 0.1, 8), sample("jumps", 90, 1, 8)]
+    rows.append(sample("gen_ppl", 40, 1, 16))
     ids = sample("gen_ppl", 50, 1, 8, retokenised=False)
     found = Comparison.of([run("a", *rows, ids, tokenizer="x", size="s"), run("b", *rows, ids, size="s")])
-    assert line(found, "gen_ppl", retokenised=True).differences
+    assert line(found, "gen_ppl", retokenised=True, steps=8).differences
     assert line(found, "gen_ppl", retokenised=False).refused == {"b": "different tokenizers"}
     assert line(found, "entropy_bits").refused == line(found, "jumps").refused == {"b": "different tokenizers"}
     assert {one.at["retokenised"] for one in found.matches} == {True}
+    once = Comparison.of([run("c", *rows[:3], size="s"), run("d", *rows[:3], size="s")])
+    assert once.matches == []  # of one number of steps there is no curve
 
 
 @pytest.mark.parametrize(
@@ -244,6 +301,95 @@ def test_recipes_are_compared_key_by_key_by_what_people_type(run):
     assert "Not known" in page(Comparison.of([run("d", row()), run("e", row())]))
 
 
+# recipes over seeds
+
+
+def seeded(run, name: str, values: dict[int, float], **recipe) -> list[str]:
+    return [run(f"{name}-{s}", row(value=v), seed=s, steps=40, **recipe) for s, v in values.items()]
+
+
+def group_line(found: Comparison, quantity: str):
+    (one,) = [one for one in found.group_lines if one.place["quantity"] == quantity]
+    return one
+
+
+def test_runs_that_differ_in_the_seed_only_are_one_recipe_with_an_error_over_runs(run):
+    a = seeded(run, "plain", {0: 20.0, 1: 23.0, 2: 26.0}, coupling="independent")
+    b = seeded(run, "ot", {0: 19.0, 1: 21.5, 2: 25.5}, coupling="exact")
+    found = Comparison.of([*a, *b])
+    assert [(group.name, len(group.sides)) for group in found.groups] == [("plain", 3), ("ot", 3)]
+    line = group_line(found, "b0")
+    assert line.numbers["plain"].value == pytest.approx(23)
+    assert line.numbers["plain"].stderr == pytest.approx(3 / math.sqrt(3))
+    assert (line.numbers["plain"].runs, line.numbers["plain"].n) == (3, (64,))
+    (one,) = line.differences
+    assert (one.run, one.against, one.how) == ("ot", "plain", "paired by seed")
+    assert one.value == pytest.approx(-1)
+    assert one.stderr == pytest.approx(0.5 / math.sqrt(3))  # of the differences -1, -1.5 and -0.5
+    for width in (None, 80):
+        text = page(found, width)
+        assert "plain (3 runs, seeds 0, 1, 2)" in text
+        assert "23 ± 1.7" in text
+        assert "-1 ± 0.29" in text
+        assert "standard error over runs" in text
+    assert "| coupling | independent | exact |" in page(found)
+    stored = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert stored["groups"][0] == {"name": "plain", "runs": a, "seeds": [0, 1, 2]}
+    assert stored["group_lines"][0]["groups"]["plain"]["runs"] == 3
+
+
+def test_seeds_that_two_recipes_share_are_paired_and_others_are_not(run):
+    a = seeded(run, "plain", {0: 20.0, 1: 23.0, 7: 90.0}, coupling="independent")
+    b = seeded(run, "ot", {0: 19.0, 1: 20.0, 8: 50.0}, coupling="exact")
+    (one,) = group_line(Comparison.of([*a, *b]), "b0").differences
+    assert (one.value, one.how) == (pytest.approx(-2), "paired by seed")
+    c = seeded(run, "other", {3: 10.0, 4: 12.0}, coupling="sinkhorn")
+    (one,) = group_line(Comparison.of([*a[:2], *c]), "b0").differences
+    assert (one.value, one.how) == (pytest.approx(-10.5), "quadrature")
+    assert one.stderr == pytest.approx(math.hypot(1.5, 1.0))
+
+
+def test_the_error_over_runs_of_a_single_run_is_unknown(run):
+    a = seeded(run, "plain", {0: 20.0, 1: 23.0}, coupling="independent")
+    found = Comparison.of([*a, *seeded(run, "ot", {0: 19.0}, coupling="exact")])
+    line = group_line(found, "b0")
+    assert math.isnan(line.numbers["ot-0"].stderr)
+    assert math.isnan(line.differences[0].stderr)
+    assert "19 ± ?" in page(found, 80)
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_runs_of_different_recipes_or_of_one_seed_are_shown_alone(run):
+    a, b = seeded(run, "plain", {0: 20.0}, lr=1.0), seeded(run, "ot", {0: 20.0}, lr=2.0)
+    assert Comparison.of([*a, *b]).groups == []
+    again = run("again", row(value=21), seed=0, steps=40, lr=1.0)  # the same recipe and seed once more
+    assert Comparison.of([*a, again]).groups == []
+    two = seeded(run, "two", {0: 20.0, 1: 21.0}, lr=3.0)  # nothing but the two: each is shown
+    assert Comparison.of(two).groups == []
+    assert len(Comparison.of([*two, *b]).groups) == 2
+
+
+def test_a_mean_over_runs_is_of_the_sequences_that_all_of_them_have(run):
+    torch.manual_seed(0)
+    nats = [48 + torch.randn(n, dtype=torch.float64) for n in (48, 16, 48, 16)]
+    runs = []
+    for place, each in enumerate(nats):
+        content = row(value=math.exp(float(each.mean()) / 16), n=len(each))
+        name = run(f"{'ab'[place // 2]}-{place % 2}", content, seed=place % 2, lr=place // 2)
+        runs.append(name)
+        values.write(Path(name), {values.name(Row.from_json(content)): each})
+    found = Comparison.of(runs)
+    line = group_line(found, "b0")
+    expected = [math.exp(float(each[:16].mean()) / 16) for each in nats]
+    assert line.numbers["a"].value == pytest.approx(sum(expected[:2]) / 2)
+    assert line.numbers["a"].n == (16,)
+    for name in runs:
+        Path(name, values.FILE).unlink()
+    unknown = group_line(Comparison.of(runs), "b0")
+    assert (unknown.numbers, unknown.differences, unknown.refused) == ({}, (), "n = 16 to 48")
+    assert "are left out (n = 16 to 48)" in page(Comparison.of(runs), 80)
+
+
 # steps to match
 
 
@@ -296,6 +442,15 @@ def test_fewest_measured_steps_that_suffice_at_once_are_an_upper_limit():
     )
 
 
+def test_steps_to_match_from_unknown_errors_have_no_interval():
+    curve = [Point(4, 100.0, math.nan), Point(64, 25.0, math.nan)]
+    found = match("b", curve, "a", [Point(128, 50.0, math.nan)], {})
+    assert found.steps == pytest.approx(16.0)
+    assert found.low is found.high is None
+    assert "needs 16 steps (their error is unknown) to reach a with 128 (50 ± ?)" in str(found)
+    json.dumps(found.as_json(), allow_nan=False)
+
+
 def test_more_steps_are_called_more():
     found = match("b", [Point(8, 90.0, 0.1), Point(512, 40.0, 0.1)], "a", [Point(16, 45.0, 0.1)], {})
     assert "times as many" in str(found)
@@ -322,14 +477,16 @@ def test_the_command_writes_markdown_and_json(run, hopflow):
     ]
     shown = hopflow("compare", *runs, "--json", "found.json")
     assert shown.code == 0
-    assert shown.out.startswith("# a beside b\n")
+    assert shown.out.startswith("A  a\nB  b\n")
+    assert "b0, η = 0, continuous  20 ± 0.3  19 ± 0.3  -1 ± 0.42 (-2.4 s.e.)" in shown.out
     found = json.loads(Path("found.json").read_text())
     assert found["runs"] == ["a", "b"]
     assert found["lines"][0]["differences"][0]["value"] == -1
     assert found["steps_to_match"][0]["goal"]["steps"] == 1024
     quiet = hopflow("compare", *runs, "--out", "found.md")
     assert (quiet.code, quiet.out) == (0, "")
-    assert Path("found.md").read_text() == shown.out
+    assert Path("found.md").read_text() == page(Comparison.of(runs))
+    assert Path("found.md").read_text().startswith("# a and b\n")
 
 
 @pytest.mark.parametrize(

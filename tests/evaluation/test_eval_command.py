@@ -1,6 +1,7 @@
 """hopflow eval: what it prints, what it keeps in the run's folder, and what it says when it cannot."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -101,11 +102,15 @@ def test_all_numbers_of_a_run_stand_in_one_table_and_in_its_folder(hopflow, runs
     judged = [row for row in rows if row.quantity == "gen_ppl"]
     assert {row.set for row in judged} == {"samples", "held-out"}  # and what the judge says of the text itself
     assert all(row.more["judge"]["sha256"] and row.more["retokenised"] for row in judged)
-    lines = [line.split("|")[1].strip() for line in result.out.splitlines() if line.startswith("| b")]
-    assert lines == ["b0", "b1", "bn", "bn", "bk"]
-    assert "coupled (ExactOT, Hamming, n = 4) " in result.out
-    assert "no bound" in result.out
-    assert (run / "eval.md").read_text() == result.out
+    page = (run / "eval.md").read_text()
+    lines = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| b")]
+    assert [name for name in lines if name in ("b0", "b1", "bn", "bk")] == ["b0", "b1", "bn", "bn", "bk"]
+    assert "coupled (ExactOT, Hamming, n = 4) " in page
+    assert "| no bound |" in page
+    assert "coupled (no bound)" in result.out
+    assert re.match(r"held-out: at most [\d.]+ ± [\d.]+ bits per character with η = 0 \(b[0k], n = 16\)", result.out)
+    assert re.search(r"\nLower is better: random [\d.]+, unigram of the training text [\d.]+\.\n", result.out)
+    assert re.search(r"the text itself\s[\d.]+ ± [\d.]+ \(n = 6\)", result.out)
     assert "b0 on held-out: 16 of " in result.err
 
 
@@ -129,8 +134,12 @@ def test_several_texts_give_a_table_each(hopflow, runs):
     words = (*FAST, "gen=false", "coupling=none", "eta=0", *(f"data={text}" for text in texts))
     result = hopflow("eval", str(runs / "flow"), *words)
     assert result.code == 0
-    assert [line for line in result.out.splitlines() if line.startswith("## ")] == [f"## {t}, step 2" for t in texts]
-    assert result.out.count("this is the text that the run was trained on") == 1
+    page = (runs / "flow" / "eval.md").read_text()
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [f"## {t}, step 2" for t in texts]
+    assert page.count("this is the text that the run was trained on") == 1
+    said = result.out.partition("##")[0].replace("\n", " ")
+    assert said.count(" at most ") == 2  # a verdict each
+    assert said.count("unigram of this text") == 2  # the training text is not at hand
     assert {row.set: row.more["trained_on"] for row in kept(runs / "flow")} == dict(
         zip(texts, (False, True), strict=True)
     )
@@ -141,7 +150,7 @@ def test_a_causal_run_reports_its_exact_value(hopflow, runs):
     assert result.code == 0
     (row,) = [row for row in kept(runs / "judge") if row.unit == "ppl"]
     assert (row.quantity, row.is_bound, row.more["exact"], row.more["weights"]) == ("nll", False, True, "last")
-    assert "| exact |" in result.out
+    assert re.match(r"held-out: [\d.]+ ± [\d.]+ bits per character \(nll, n = 16\), exact\.", result.out)
     assert all(row.more["retokenised"] is False for row in kept(runs / "judge") if row.quantity == "gen_ppl")
 
 
@@ -151,8 +160,10 @@ def test_under_plain_one_line_says_why_there_is_only_bn(hopflow, tmp_path, home)
     result = hopflow("eval", str(tmp_path / "plain"), *FAST, "gen=false")
     assert result.code == 0
     assert {row.quantity for row in kept(tmp_path / "plain")} == {"bn"}
-    (line,) = [line for line in result.out.splitlines() if line.startswith("No bounds in continuous time")]
-    assert "under Plain with Uniform they are infinite" in line
+    (line,) = [line for line in result.out.split("\n\n") if line.startswith("No bounds in continuous time")]
+    assert "under Plain with Uniform they are infinite" in line.replace("\n", " ")
+    assert re.match(r"held-out: at most .* with η = 0 \(bn, n = 16\)", result.out)
+    assert "in 4 steps." in result.out.partition("##")[0].replace("\n", " ")
 
 
 def test_a_folder_of_save_pretrained_is_measured_and_nothing_is_written_to_it(hopflow, runs, tmp_path):
@@ -161,7 +172,7 @@ def test_a_folder_of_save_pretrained_is_measured_and_nothing_is_written_to_it(ho
     words = (*FAST, "gen=false", "coupling=none", "length=16", f"data={runs / 'fox.txt'}")
     result = hopflow("eval", str(tmp_path / "saved"), *words)
     assert result.code == 0
-    assert "| b0 " in result.out
+    assert "\nb0  " in result.out
     assert not (tmp_path / "saved" / "eval.json").exists()
 
 
@@ -253,3 +264,55 @@ def test_what_was_measured_is_kept_when_the_rest_fails(hopflow, runs, tmp_path, 
     assert (result.code, result.message.strip()) == (2, "hopflow: the judge has lost his glasses")
     assert {"b0", "b1", "bn", "bk"} <= {row.quantity for row in kept(folder)}
     assert json.loads((tmp_path / "rows.json").read_text())["rows"]
+
+
+def test_from_masks_b0_and_b1_are_one_line_and_two_rows(hopflow, tmp_path, home):
+    build(Recipe(data=str(home / "fox.txt"), source="multimask", **QUICK)).train(out=tmp_path / "masks")
+    result = hopflow("eval", str(tmp_path / "masks"), *FAST[:3], "n=1", "steps=4")
+    assert result.code == 0, result.err
+    rows = {(row.quantity, row.eta): row for row in kept(tmp_path / "masks") if row.unit == "ppl"}
+    assert rows.keys() == {("b0", 0.0), ("b1", 1.0), ("bn", 0.0), ("bn", 1.0)}
+    assert rows["b1", 1.0].value == rows["b0", 0.0].value
+    assert rows["b1", 1.0].more["equal_to_eta"] == 0.0
+    assert rows["b1", 1.0].more["sampler"] == "η = 1, continuous time"
+    assert re.search(r"\nb0 = b1 +η = 0 or 1, continuous", result.out)
+    assert re.search(r"\nbn +η = 0 or 1, 4 steps", result.out)
+    assert "(b0 = b1, n = 16)" in result.out.partition("##")[0].replace("\n", " ")
+    assert "hops (Hamming): 16 in every sequence" not in result.out  # of one sample nothing is certain
+    assert "± ?" in result.out
+    assert "nan" not in result.out.lower()
+    stored = (tmp_path / "masks" / "eval.json").read_text()
+    assert "NaN" not in stored
+    assert '"stderr": null' in stored
+
+
+def test_a_smaller_evaluation_afterwards_changes_no_number_of_a_larger_one(hopflow, runs):
+    run = runs / "flow"
+    words = ("seconds=600", "error=0", "gen=false", "coupling=none", "eta=0", "steps=4")
+    assert hopflow("eval", str(run), *words, "rows=24").code == 0
+    first = kept(run)
+    assert {row.n for row in first} == {24}
+    assert hopflow("eval", str(run), *words, "rows=16").code == 0
+    assert kept(run) == first
+    assert {len(each) for each in values.read(run).values()} == {24}
+
+
+def test_eval_compare_list_and_config_keys_fit_80_columns(hopflow, home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("flow", "judge"):
+        shutil.copytree(home / name, tmp_path / name)
+    for seed in (1, 2):
+        recipe = Recipe(data=str(home / "fox.txt"), source="mask", seed=seed, **QUICK)
+        build(recipe).train(out=tmp_path / f"mask-{seed}")
+    fast = ("rows=16", "seconds=600", "error=0", "n=6", "steps=2,4", "temperature=1,0.5")
+    asked = [("eval", "flow", *fast, "judge=judge")]
+    asked += [("eval", name, "rows=16", "error=0", "n=2", "steps=2") for name in ("mask-1", "mask-2")]
+    asked += [("compare", "flow", "mask-1"), ("compare", "flow", "mask-1", "mask-2"), ("compare", "mask-1", "mask-2")]
+    asked += [("list",), ("config", "keys"), ("data", "list")]
+    for words in asked:
+        result = hopflow(*words)
+        assert result.code == 0, result.err
+        wide = [line for line in (*result.out.splitlines(), *result.err.splitlines()) if len(line) > 80]
+        assert not wide, (words, wide)
+        assert len(result.out.splitlines()) > 5

@@ -68,7 +68,11 @@ def test_the_error_of_a_ratio_is_that_of_a_mean_where_all_texts_are_as_long():
     ratio = Measured.ratio("r", parts, torch.full((50,), 4), "")
     mean = Measured.mean("m", parts / 4, "")
     assert (ratio.value, ratio.stderr) == (pytest.approx(mean.value), pytest.approx(mean.stderr))
-    assert Measured.ratio("r", parts[:1], torch.tensor([4]), "").stderr == 0
+    for single in (Measured.ratio("r", parts[:1], torch.tensor([4]), ""), Measured.mean("m", parts[:1], "")):
+        assert math.isnan(single.stderr)  # unknown
+        assert single.as_json()["stderr"] is None
+        assert math.isnan(single.exp("e", "").stderr)
+        assert "± ?" in str(single)
 
 
 def test_nats_per_token_of_the_samples_own_tokenizer():

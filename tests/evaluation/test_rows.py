@@ -1,6 +1,7 @@
 """Rows: complete, the same after JSON, and never lost when others are added."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -53,6 +54,17 @@ def test_a_row_is_the_same_after_json(row):
     assert Row.from_json(json.loads(json.dumps(row.as_json(), allow_nan=False))) == row
 
 
+def test_the_unknown_error_of_one_sequence_is_null_in_json_and_a_question_mark_in_text():
+    row = other(n=1, stderr=math.nan)
+    assert row.as_json()["stderr"] is None
+    again = Row.from_json(json.loads(json.dumps(row.as_json(), allow_nan=False)))
+    assert math.isnan(again.stderr)
+    assert "b0 12.5 ± ? ppl (n=1" in str(row)
+    older = Row.from_json({**row.as_json(), "stderr": 0.0})  # written by earlier versions
+    assert math.isnan(older.stderr)
+    assert Row.from_json({**ROW.as_json(), "stderr": 0.0}).stderr == 0.0
+
+
 def test_json_that_is_no_row_is_refused_by_what_it_lacks():
     content = ROW.as_json()
     del content["is_bound"], content["n"]
@@ -100,7 +112,8 @@ def test_rows_that_differ_in_what_they_speak_of_all_stay():
 
 
 def test_of_two_estimates_of_one_number_the_one_from_more_stays():
-    more, less, again = other(n=128, value=12.0), other(n=32, value=13.0), other(value=12.6)
+    more, less = other(n=128, value=12.0, stderr=0.5), other(n=32, value=13.0, stderr=0.01)
+    again = other(value=12.6, stderr=0.5)
     assert merged([ROW], [more]) == [more]
     assert merged([ROW], [less]) == [ROW]
     assert merged([ROW], [again]) == [again]

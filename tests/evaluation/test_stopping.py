@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hopflow.estimate import Estimate
+from hopflow.estimate import Estimate, mean_and_error
 from hopflow.evaluation import stopping
 from hopflow.evaluation.stopping import Until, again, beside, measure
 from toys import generator
@@ -27,6 +27,20 @@ def test_parts_side_by_side_are_the_whole_measured_at_once(sizes):
     parts = beside([Estimate.of(part, **WHAT) for part in values.split(sizes)])
     for name in ("nats", "stderr", "draw_stderr", "n", "freedom", "calls"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name)), name
+
+
+def test_a_part_of_one_sequence_adds_to_the_spread_of_the_others():
+    exact = {"quantity": "nll", "draw_stderr": 0.0, "length": 4, "eta": 0.0, "is_bound": False, "calls": 1}
+    nats = torch.tensor([3.0, 5.0, 4.0, 9.0], dtype=torch.float64)
+    one, rest = nats[:1], nats[1:]
+    parts = [
+        Estimate(nats=mean, stderr=error, n=len(some), each=tuple(some.tolist()), **exact)
+        for some in (one, rest)
+        for mean, error in [mean_and_error(some)]
+    ]
+    assert math.isnan(parts[0].stderr)
+    assert beside(parts).stderr == pytest.approx(mean_and_error(nats)[1])
+    assert math.isnan(again([parts[0], parts[0]]).stderr)
 
 
 def test_further_draws_lower_the_noise_of_draws_and_leave_that_of_sequences():

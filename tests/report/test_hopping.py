@@ -1,6 +1,7 @@
 """The report's section on hops: what is drawn, what is expected, what is kept, and what it says where it cannot."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 
@@ -15,8 +16,8 @@ from hopflow.report.expected import BATCHES, expect
 from hopflow.report.film import stills
 from hopflow.report.hopping import section
 from hopflow.report.journey import Journey
-from hopflow.report.kept import FILE
-from hopflow.report.means import BINS, Means, binned
+from hopflow.report.kept import FILE, kept
+from hopflow.report.means import BINS, binned
 from hopflow.report.section import Figure, Player, Prose, Table
 from hopflow.report.story import Story
 from hopflow.report.trained import Trained, Unknown
@@ -272,10 +273,16 @@ def test_bins_cover_every_position_once(length):
     assert float(found[0, -1]) > length - 1 - journey.width(length)
 
 
-def test_a_single_sequence_of_a_single_token_is_a_journey():
+def test_a_single_sequence_of_a_single_token_is_a_journey(tmp_path):
     letters = Characters("ab")
     flow = hf.Flow(hf.Mask(hf.Vocab(2, 1)))
     out = hf.generate(flat, flow, n=1, length=1, steps=journey.STEPS, trajectory=True)
     found = Journey.of(out, letters, 2, "float32")
-    assert found.by_position == Means((1.0,), (0.0,))
+    assert found.by_position.mean == (1.0,)
     assert sum(found.by_step.mean) == 1
+    assert all(math.isnan(error) for error in (found.jumps[1], *found.by_step.stderr, *found.by_position.stderr))
+    for make in (lambda: found, lambda: None):  # made, then read: unknown errors are null in the file
+        again = kept(tmp_path, "journey", {"key": 1}, Journey, make)
+        assert math.isnan(again.jumps[1])
+        assert math.isnan(again.by_step.stderr[0])
+    assert "NaN" not in (tmp_path / FILE).read_text()

@@ -27,6 +27,12 @@ def test_a_long_column_is_thinned_and_keeps_its_mean_and_its_extremes():
     assert (series.mean * sizes).sum() == pytest.approx(values.sum())
 
 
+def test_a_point_of_a_single_value_has_an_unknown_error():
+    series = Column(np.arange(5.0), np.array([1.0, 3.0, 5.0, 7.0, 2.0]), 0).series(4)
+    assert np.isnan(series.error).tolist() == [True, True, True, False]
+    assert series.error[3] == pytest.approx(2.5)
+
+
 def test_what_is_not_a_number_is_dropped_and_counted():
     rows = [step(0), step(1, loss=float("nan")), step(2, loss=float("inf")), step(3, loss=None), step(4, loss="high")]
     column = Column.of(rows, "loss")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import hopflow as hf
+from hopflow.cli.training_log import looked
 from hopflow.draws import stratified
 from hopflow.models import Causal, Size, Transformer
 from hopflow.training import checkpoint
@@ -251,6 +252,13 @@ def test_a_look_at_held_out_text_reports_a_bound_jumps_and_samples(tmp_path):
     assert (out.last["precision"], out.last["recipe_hash"]) == ("float32", out.recipe_hash)
     lines = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [len(line["text"]) for line in lines] == [12, 12, 12]
+
+
+def test_the_error_of_a_single_sample_is_unknown_and_null_in_the_metrics(tmp_path):
+    out = run(tmp_path, 2, eval_samples=1, eval_steps=4)
+    assert (out.last["jumps_n"], out.last["jumps_se"]) == (1, None)
+    assert '"jumps_se": null' in (tmp_path / "metrics.jsonl").read_text()
+    assert looked(out.last)["jumps"] == "12.00 ± ? per sample (n=1)"
 
 
 def test_a_network_that_goes_on_redrawing_is_bounded_for_the_steps_it_is_sampled_with(tmp_path):

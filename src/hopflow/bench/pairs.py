@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..costs import SquaredEmbedding
 from ..couplings import Coupling, ExactOT
-from ..estimate import mean_and_error
+from ..estimate import known, mean_and_error
 from ..flow import Flow
 from ..sources import MultiMask
 from ..training.ema import Ema
@@ -202,7 +202,7 @@ def hiding(
         "seconds_plain": plain,
         "seconds_paired": paired,
         "slowdown": paired / plain - 1,
-        "slowdown_stderr": error,
+        "slowdown_stderr": known(error),
         "seconds_pairing": within,
         "seconds_solved": statistics.median(solved),
         "seconds_waited": waited,

@@ -210,7 +210,8 @@ def _show_hiding(rows: "list[Hidden]", screen: "Console") -> None:
     for row in rows:
         waited = float(row["seconds_waited"]) / float(row["seconds_plain"])
         solved = f"{1000 * float(row['seconds_solved']):.0f}"
-        slowdown = f"{float(row['slowdown']):.2%} ± {float(row['slowdown_stderr']):.2%}"
+        error = row["slowdown_stderr"]
+        slowdown = f"{float(row['slowdown']):.2%} ± {'?' if error is None else f'{float(error):.2%}'}"
         counts = (str(row[name]) for name in ("kind", "n", "updates", "workers"))
         numbers = (*counts, solved, slowdown, f"{waited:.2%}")
         table.add_row(escape(str(row["coupling"])), *numbers)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .output import check_target, write_json
+from .output import check_target, page_width, write_json
 from .report import afterwards
 from .words import Debug, Json
 
@@ -31,5 +31,5 @@ def compare(runs: Runs = None, out: Out = None, json_file: Json = None, debug: D
         atomic.write(out, page(found).encode())
         typer.echo(f"written to {out}", err=True)
     else:
-        typer.echo(page(found), nl=False)
+        typer.echo(page(found, page_width()), nl=False)
     afterwards(list(runs or []))

@@ -1,12 +1,15 @@
 """hopflow config and hopflow list: recipes and their keys."""
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import console, table
+from .output import page_width
 from .words import Debug, Settings, parse_keys
+
+if TYPE_CHECKING:
+    from ..recipes import Recipe
 
 app = typer.Typer(help="Look at recipes and their keys.")
 What = Annotated[str, typer.Argument(metavar="RECIPE|FILE|RUN", show_default=False)]
@@ -14,14 +17,37 @@ What = Annotated[str, typer.Argument(metavar="RECIPE|FILE|RUN", show_default=Fal
 
 def list_recipes(debug: Debug = False) -> None:
     """List the recipes: the paper's runs, and each of them in a laptop's size."""
+    from ..evaluation.text_table import text_table, wrapped_lines
     from ..recipes import named, names
+    from ..recipes.paper import LAPTOP
 
-    shown = ("source", "coupling", "cost", "objective", "size", "data", "steps")
-    rows = table("recipe", *shown)
-    for name in names():
-        recipe = named(name)
-        rows.add_row(name, *(str(getattr(recipe, key)) for key in shown))
-    console().print(rows)
+    full = [named(name) for name in names() if not name.endswith(LAPTOP)]
+    for data in dict.fromkeys(recipe.data for recipe in full):
+        here = [recipe for recipe in full if recipe.data == data]
+        rows = [(recipe.name, *_flow(recipe)) for recipe in here]
+        typer.echo(f"data {data}, size {here[0].size}, {here[0].steps:,} steps:\n")
+        typer.echo(text_table(("recipe", "source", "coupling", "cost"), rows, page_width()) + "\n")
+    usual = full[0].objective
+    others = [f"{recipe.name} {recipe.objective}" for recipe in full if recipe.objective != usual]
+    small = named(full[0].name + LAPTOP)
+    typer.echo(
+        "\n".join(
+            line
+            for text in (
+                f"The objective is {usual}; of {', '.join(others)}.",
+                f"Each also as NAME{LAPTOP}: size {small.size}, data {small.data}, {small.steps:,} steps.",
+                f"All keys of a recipe: hopflow config show {full[0].name}{LAPTOP}",
+            )
+            for line in wrapped_lines(text, page_width())
+        )
+    )
+
+
+def _flow(recipe: "Recipe") -> tuple[str, str, str]:
+    """Source, coupling and cost, as far as they matter."""
+    if recipe.model == "causal":
+        return "- (causal)", "-", "-"
+    return recipe.source, recipe.coupling, "-" if recipe.coupling == "independent" else recipe.cost
 
 
 @app.command("show")
@@ -62,13 +88,15 @@ def config_keys(debug: Debug = False) -> None:
     """List every key, its default, and what it does."""
     from dataclasses import fields
 
+    from ..evaluation.text_table import text_table
     from ..recipes import Recipe
     from ..training.settings import HELP, ROLE
 
-    rows = table("key", "default", "decides", "what it is")
-    for key in fields(Recipe):
-        rows.add_row(key.name, str(key.default), key.metadata[ROLE], key.metadata[HELP])
-    console().print(rows)
+    for role in dict.fromkeys(key.metadata[ROLE] for key in fields(Recipe)):
+        keys = [key for key in fields(Recipe) if key.metadata[ROLE] == role]
+        rows = [(key.name, str(key.default), key.metadata[HELP]) for key in keys]
+        typer.echo(f"decides {role}:\n")
+        typer.echo(text_table(("key", "default", "what it is"), rows, page_width(), 2) + "\n")
 
 
 def _toml(value: str | int | float | bool) -> str:

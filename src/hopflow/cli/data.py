@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .output import check_target, console, progress_line, show_facts, table, write_json
+from .output import check_target, page_width, progress_line, show_facts, write_json
 from .words import Debug, Json, Offline, Settings, one_of, parse_settings, row_length, share, whole_number
 
 app = typer.Typer(help="Named corpora, and text -> tokens ahead of training.")
@@ -16,15 +16,15 @@ def data_list(json_file: Json = None, debug: Debug = False) -> None:
     """Show the named corpora: licence, size, and whether they are here."""
     check_target(json_file)
     from ..data import catalogue
+    from ..evaluation.text_table import text_table
 
     rows = catalogue.rows()
     if json_file:
         write_json(json_file, {"rows": [row.as_json() for row in rows]})
-    rows_of = table("name", "what", "licence", "bytes", "where")
-    for row in rows:
-        size = "-" if row.bytes is None else f"{row.bytes:,}"
-        rows_of.add_row(row.name, row.what, row.licence, size, row.where)
-    console().print(rows_of)
+    lines = [
+        (row.name, row.what, row.licence, "-" if row.bytes is None else f"{row.bytes:,}", row.where) for row in rows
+    ]
+    typer.echo(text_table(("name", "what", "licence", "bytes", "where"), lines, page_width(), 2))
 
 
 @app.command("fetch")

@@ -100,10 +100,10 @@ class Drawn:
 
     def estimates(self) -> dict[str, tuple[float, float | None]]:
         """The mean of each count and its standard error, of which a single sequence tells nothing."""
-        from ..estimate import mean_and_error
+        from ..estimate import known, mean_and_error
 
         found = {name: mean_and_error(values) for name, values in self.counts.items()}
-        return {name: (mean, error if len(self.texts) > 1 else None) for name, (mean, error) in found.items()}
+        return {name: (mean, known(error)) for name, (mean, error) in found.items()}
 
     def as_json(self) -> dict[str, Any]:
         """The numbers, in rows like all of hopflow's, below what they belong to."""

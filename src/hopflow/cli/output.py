@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,11 @@ def console(stderr: bool = False) -> "Console":
         screen.is_interactive = False
         screen.width = 200  # a pipe has no width: keep one finding on one line
     return screen
+
+
+def page_width() -> int:
+    """Columns that text may take: those of the terminal (or of COLUMNS), 80 elsewhere."""
+    return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
 @contextmanager

@@ -47,10 +47,11 @@ def morse(
 
 
 def _show(rows: "list[Row]") -> None:
+    from ..estimate import plus_minus
     from ..reproduce.morse import QUANTITIES
 
     shown = table("recipe", "seeds", *QUANTITIES)
     for row in rows:
-        numbers = (f"{row.values[key]:.3f} ± {row.errors[key]:.3f}" for key in QUANTITIES)
+        numbers = (plus_minus(row.values[key], row.errors[key]) for key in QUANTITIES)
         shown.add_row(row.recipe, str(row.seeds), *numbers)
     console().print(shown)

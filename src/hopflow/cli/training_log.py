@@ -236,8 +236,8 @@ def looked(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _error(row: Mapping[str, Any], name: str) -> str:
-    """Of a single one nothing is known."""
-    return f" ± {row[f'{name}_se']:.2g}" if row[f"{name}_n"] > 1 else ""
+    """Unknown for a single value; runs of earlier versions hold 0 there."""
+    return f" ± {row[f'{name}_se']:.2g}" if row[f"{name}_n"] > 1 else " ± ?"
 
 
 def _at(done: int, steps: int) -> str:

@@ -1,26 +1,31 @@
 """Compare: what was measured of several runs, side by side, and what may be said of the differences.
 
 Rows line up where they say the same of the same text: set, quantity, sampler, coupling, judge. Differences are taken
-from the first run. Errors add in quadrature, unless the numbers of both runs are known sequence by sequence. What may
-not be compared, such as perplexities per token of different tokenizers, is shown without a difference, and why.
+from the first run. Errors add in quadrature, unless the numbers of both runs are known sequence by sequence: then the
+difference is that of the sequences that both have, the first min(n). What may not be compared, such as perplexities per
+token of different tokenizers, is shown without a difference, and why.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..estimate import for_json, mean_and_error, plus_minus
 from ..training.folder import is_run, read_recipe
 from . import record, values
 from .correlation import Correlation, correlations
 from .frontier import SAMPLES
+from .groups import Group, GroupLine, Mean, difference, groups_of, worth
 from .matching import CURVE, Match, curves, match
 from .rows import Row
+from .same_sequences import alike, of_text, paired
 
 PLACE = (
     "set",
@@ -52,6 +57,8 @@ class Side:
     tokenizer: tuple[str | None, str | None] = (None, None)
     """Its sha256, and its name; as far as they are known."""
     values: dict[str, Tensor] = field(default_factory=dict)
+    identity: dict[str, Any] = field(default_factory=dict)
+    """Everything that decided what was learned, the seed among it; empty where it is not known."""
     stale: int = 0
     """Rows that speak of another recipe than the folder's; they are left out."""
 
@@ -82,6 +89,7 @@ class Side:
             {**own, "data": run["recipe"].get("data")} if run else {},
             (identity.get("data.tokenizer_sha256"), named.pop() if len(named) == 1 else None),
             values.read(folder),
+            identity,
             len(rows) - len(kept),
         )
 
@@ -95,15 +103,28 @@ class Difference:
     value: float
     stderr: float
     how: str
+    first: int | None = None
+    """Where the runs were evaluated on n that differ: the difference is of so many sequences, which both have."""
 
     @property
     def errors(self) -> float | None:
-        """How many standard errors it is away from 0; None where there is no error to speak of."""
+        """How many standard errors it is away from 0; None where the error is 0 or unknown."""
         return self.value / self.stderr if self.stderr > 0 else None
 
+    @property
+    def note(self) -> str:
+        """In brackets: how many standard errors, and of what."""
+        said = [] if self.errors is None else [f"{self.errors:+.1f} s.e."]
+        said += [self.how] if self.how != "quadrature" else []
+        said += [] if self.first is None else [f"first {self.first}"]
+        return f" ({', '.join(said)})" if self.errors is not None or self.first is not None else ""
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = for_json({**asdict(self), "errors": self.errors})
+        return found
+
     def __str__(self) -> str:
-        away = "" if self.errors is None else f" ({self.errors:+.1f} s.e.{', paired' * (self.how == 'paired')})"
-        return f"{self.value:+.4g} ± {self.stderr:.2g}{away}"
+        return f"{'+' if self.value >= 0 else ''}{plus_minus(self.value, self.stderr)}{self.note}"
 
 
 @dataclass(frozen=True)
@@ -117,7 +138,7 @@ class Line:
     """By run, why there is no difference."""
 
     def as_json(self) -> dict[str, Any]:
-        shown = [{**asdict(one), "errors": one.errors} for one in self.differences]
+        shown = [one.as_json() for one in self.differences]
         numbers = {run: row.as_json() for run, row in self.rows.items()}
         return {**self.place, "rows": numbers, "differences": shown, "refused": self.refused}
 
@@ -160,6 +181,18 @@ class Comparison:
         return [self._line(place) for place in dict.fromkeys(place for side in self.sides for place in side.rows)]
 
     @cached_property
+    def groups(self) -> list[Group]:
+        """Runs by recipe over seeds; none where each is shown alone."""
+        found = groups_of(self.sides)
+        return found if worth(found) else []
+
+    @cached_property
+    def group_lines(self) -> list[GroupLine]:
+        """Every number as a mean over the runs of each recipe, with differences from the first recipe."""
+        places = dict.fromkeys(place for side in self.sides for place in side.rows)
+        return [self._group_line(place) for place in places] if self.groups else []
+
+    @cached_property
     def matches(self) -> list[Match]:
         """For every two runs with samples by the same judge at the same η and temperature: the steps one needs."""
         found = []
@@ -167,7 +200,8 @@ class Comparison:
         for (other, goals), (side, own) in permutations(known, 2):
             for key in own:
                 at = dict(zip(CURVE, key, strict=True))
-                if key in goals and (at["retokenised"] or not _alien(side, other)):
+                several = len(own[key]) > 1 or len(goals.get(key, ())) > 1  # of one number of steps there is no curve
+                if key in goals and several and (at["retokenised"] or not _alien(side, other)):
                     found.append(match(side.name, own[key], other.name, goals[key], at))
         return found
 
@@ -186,7 +220,8 @@ class Comparison:
                     samples[key] = line
         found = []
         for line in self.lines:
-            if any(row.unit == "ppl" for row in line.rows.values()) and not line.refused:
+            sizes = {row.n for row in line.rows.values()}
+            if any(row.unit == "ppl" for row in line.rows.values()) and not line.refused and len(sizes) == 1:
                 for other in samples.values():
                     both = [(line.rows[run].value, other.rows[run].value) for run in line.rows if run in other.rows]
                     if len(both) >= FEWEST and all(len(set(column)) > 1 for column in zip(*both, strict=True)):
@@ -209,6 +244,16 @@ class Comparison:
         if any(one.how == "quadrature" for line in self.lines for one in line.differences):
             said.append(
                 "errors of differences add in quadrature, which is likely too wide where runs share sequences or draws"
+            )
+        if any(one.first is not None for line in self.lines for one in line.differences):
+            said.append(
+                "where n differs, the difference is that of the sequences that both runs have, which come first in both"
+            )
+        own = [line for line in self.lines if not line.place["quantity"].endswith(BITS)]
+        if any(reason.startswith("n = ") for line in own for reason in line.refused.values()):
+            said.append(
+                "numbers from different n are not subtracted where the values of each sequence are not kept: evaluate "
+                "both runs with the same rows="
             )
         if aliens := [side.name for side in self.sides if _alien(first, side)]:
             said.append(
@@ -234,6 +279,8 @@ class Comparison:
         return {
             "runs": list(self.runs),
             "lines": [line.as_json() for line in self.lines],
+            "groups": [group.as_json() for group in self.groups],
+            "group_lines": [line.as_json() for line in self.group_lines],
             "steps_to_match": [found.as_json() for found in self.matches],
             "correlations": [found.as_json() for found in self.ranked],
             "configuration": self.configuration,
@@ -247,12 +294,35 @@ class Comparison:
         for side in has:
             if side is self.sides[0] or self.sides[0] not in has:
                 continue
-            reason = _obstacle(self.sides[0], side, place)
-            if reason is None:
-                differences.append(_difference(self.sides[0], side, place))
+            found = _difference(self.sides[0], side, place)
+            if isinstance(found, Difference):
+                differences.append(found)
             else:
-                refused[side.name] = reason
+                refused[side.name] = found
         return Line(dict(zip(PLACE, place, strict=True)), rows, tuple(differences), refused)
+
+    def _group_line(self, place: tuple[Any, ...]) -> GroupLine:
+        """Over the runs that have this number, on the sequences that all of them have."""
+        has = [side for side in self.sides if place in side.rows]
+        reasons = [reason for side in has[1:] if (reason := _obstacle(has[0], side, place))]
+        values = None if reasons else alike(has, place)
+        fewest = min(side.rows[place].n for side in has) if of_text(has[0].rows[place]) else None
+        if values is None:
+            sizes = sorted({side.rows[place].n for side in has})
+            reasons.append(f"n = {sizes[0]} to {sizes[-1]}")
+        numbers, by_seed = {}, {}
+        for group in self.groups:
+            own = {seed: side for seed, side in group.by_seed.items() if place in side.rows}
+            if own and values is not None:
+                by_seed[group.name] = {seed: values[side.name] for seed, side in own.items()}
+                mean = mean_and_error(torch.tensor(list(by_seed[group.name].values()), dtype=torch.float64))
+                numbers[group.name] = Mean(*mean, len(own), _sizes(own.values(), place, fewest))
+        first, differences = self.groups[0].name, []
+        for name in by_seed if first in by_seed else ():
+            if name != first:
+                differences.append(Difference(name, first, *difference(by_seed[first], by_seed[name])))
+        refused = reasons[0] if reasons else None
+        return GroupLine(dict(zip(PLACE, place, strict=True)), numbers, tuple(differences), refused)
 
 
 def _check(row: Row, file: Path) -> None:
@@ -262,9 +332,10 @@ def _check(row: Row, file: Path) -> None:
         all(isinstance(text, str) for text in (row.set, row.quantity, row.unit, row.dtype))
         and all(isinstance(value, str | int | float | None) for value in _place(row))
         and all(isinstance(more.get(key), int | None) for key in ("steps", "checkpoint", "length", "seed"))
-        and all(isinstance(more.get(key, 0.0), int | float) for key in ("bits_per_char", "bits_per_char_stderr"))
+        and isinstance(more.get("bits_per_char", 0.0), int | float)
+        and isinstance(more.get("bits_per_char_stderr"), int | float | None)
         and isinstance(row.n, int)
-        and row.stderr >= 0
+        and not row.stderr < 0
         and (more.get("steps") is None or more["steps"] >= 1)
         and (row.value > 0 or not (row.unit == "ppl" or row.quantity.startswith("gen_ppl")))
     )
@@ -298,6 +369,7 @@ def _per_character(row: Row) -> Row | None:
     if "bits_per_char" not in more or "bits_per_char_stderr" not in more:
         return None
     bits, error = more.pop("bits_per_char"), more.pop("bits_per_char_stderr")
+    error = math.nan if error is None or (row.n == 1 and error == 0) else error
     return replace(
         row, quantity=row.quantity + BITS, value=bits, stderr=error, unit="bits per character", more={**more}
     )
@@ -307,6 +379,11 @@ def _alien(one: Side, other: Side) -> bool:
     """Whether two runs speak in tokens that mean different things."""
     known = [pair for pair in zip(one.tokenizer, other.tokenizer, strict=True) if None not in pair]
     return bool(known) and known[0][0] != known[0][1]
+
+
+def _sizes(sides: Iterable[Side], place: tuple[Any, ...], fewest: int | None) -> tuple[int, ...]:
+    """Sequences behind each run's number, where these are not the same for all."""
+    return (fewest,) if fewest is not None else tuple(sorted({side.rows[place].n for side in sides}))
 
 
 def _obstacle(one: Side, other: Side, place: tuple[Any, ...]) -> str | None:
@@ -328,33 +405,13 @@ def _obstacle(one: Side, other: Side, place: tuple[Any, ...]) -> str | None:
     return None
 
 
-def _difference(one: Side, other: Side, place: tuple[Any, ...]) -> Difference:
+def _difference(one: Side, other: Side, place: tuple[Any, ...]) -> Difference | str:
+    """The other's number less the first one's, of the same sequences of a text; or why there is none."""
     a, b = one.rows[place], other.rows[place]
-    paired = _paired(one, a, other, b)
-    error = math.hypot(a.stderr, b.stderr) if paired is None else paired
-    how = "quadrature" if paired is None else "paired"
-    return Difference(other.name, one.name, b.value - a.value, error, how)
-
-
-def _paired(one: Side, a: Row, other: Side, b: Row) -> float | None:
-    """The error of a difference from what each sequence contributes to it; None where that is not known."""
-    alike = ("data_sha256", "seed", "length")
-    if a.n != b.n or a.n < 2 or any(a.more.get(key) is None or a.more[key] != b.more.get(key) for key in alike):
-        return None
-    parts = [_contributions(side, row) for side, row in ((one, a), (other, b))]
-    if parts[0] is None or parts[1] is None:
-        return None
-    return float((parts[1] - parts[0]).std()) / math.sqrt(a.n)
-
-
-def _contributions(side: Side, row: Row) -> Tensor | None:
-    """Per sequence, up to a constant, what the row's value is the mean of; for a perplexity by the delta method."""
-    each = side.values.get(values.name(row))
-    if each is None or each.shape != (row.n,):
-        return None
-    each = each.double()
-    length = row.more["length"]
-    mean = math.exp(float(each.mean()) / length) if row.unit == "ppl" else float(each.mean())
-    if not math.isclose(mean, row.value, rel_tol=1e-6):  # of another evaluation
-        return None
-    return each * (row.value / length) if row.unit == "ppl" else each
+    if reason := _obstacle(one, other, place):
+        return reason
+    if found := paired(one, a, other, b):
+        return Difference(other.name, one.name, *found, "paired", None if a.n == b.n else min(a.n, b.n))
+    if a.n != b.n and of_text(a) and not _alien(one, other):
+        return f"n = {a.n} and {b.n}"
+    return Difference(other.name, one.name, b.value - a.value, math.hypot(a.stderr, b.stderr), "quadrature")

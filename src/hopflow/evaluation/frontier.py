@@ -23,6 +23,8 @@ from .subject import Subject
 
 SAMPLES = "samples"
 """The set that samples are."""
+ITSELF = "the text itself"
+"""The sampler of text that people wrote."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +74,7 @@ class Frontier:
     def reference(self, subject: Subject, texts: TextSet, say: Progress) -> Iterator[Row]:
         """The same numbers of text that people wrote, to hold the samples against."""
         tokens = texts.shuffled(self.seed).x1[: self.n]
-        point = {"sampler": "the text itself", "length": tokens.shape[1], "seed": self.seed, **texts.facts}
+        point = {"sampler": ITSELF, "length": tokens.shape[1], "seed": self.seed, **texts.facts}
         for number, judge in [(number, {}) for number in diversity(tokens)] + self._judged(subject, tokens, say):
             yield subject.row(texts.name, number, eta=None, **point, **judge)
 

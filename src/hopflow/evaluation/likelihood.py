@@ -1,7 +1,8 @@
-"""Likelihood: every bound of a flow on a test set, each with the sampler it speaks of; of a causal network the value.
+"""Likelihood: every bound of a flow on a test set, each with the sampler it bounds; of a causal network the value.
 
-b0, b1 and bk speak of sampling in continuous time, bn of a number of steps; each of the η in its row and of temperature
-1. `coupled` is what the paper prints for models trained with optimal transport, and bounds nothing.
+b0, b1 and bk bound sampling in continuous time, bn sampling in a number of steps; each with the η in its row and at
+temperature 1. Where data tokens stay (from masks), all η have one bound: it is measured once. `coupled` is what the
+paper prints for models trained with optimal transport, and bounds nothing.
 """
 
 import math
@@ -18,13 +19,14 @@ from ..bounds import coupled_bound, coupled_number, kappa_bound, nll_bound
 from ..costs import Hamming
 from ..couplings import Coupling, ExactOT, Independent, SinkhornOT
 from ..data.pulse import Progress
-from ..estimate import Estimate, mean_and_error
+from ..estimate import Estimate, known, mean_and_error, plus_minus
 from ..flow import Flow
 from ..models.causal import Causal
 from ..network import home, resting
 from ..training.streams import stream_seed
 from ..training.tasks import embedding_table
 from .measured import Measured
+from .references import References
 from .rows import Row
 from .sets import TextSet
 from .stopping import Stopped, Until, measure
@@ -47,6 +49,8 @@ class Question:
     facts: dict[str, Any]
     unit: int = 1
     """Sequences that belong together."""
+    alike: tuple[float, ...] = ()
+    """Other η of which the answer holds as well: a source whose data tokens stay has one law for all of them."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,16 @@ class Likelihood:
         texts = texts.shuffled(stream_seed(self.seed, "eval order"))
         questions = self.questions(subject, len(texts.x1))
         x1, left = texts.x1.to(home(subject.model)), self.until.seconds
+        references = References.of(texts.x1, subject.vocab, texts.counts)
         for place, question in enumerate(questions):
             until = replace(self.until, seconds=left / (len(questions) - place))
             watch = _Watch(say, f"{question.name} on {texts.name}", len(x1))
             found = measure(question.answer, x1, until, unit=question.unit, told=watch)
             left = max(0.0, left - watch.seconds)
             for estimate in found.estimates:
-                yield self._row(subject, texts, question, found, estimate)
+                row = self._row(subject, texts, question, found, estimate, references)
+                yield row
+                yield from (_alike(row, eta) for eta in question.alike)
 
     def questions(self, subject: Subject, rows: int) -> list[Question]:
         """What can be said of this subject, given so many sequences."""
@@ -97,13 +104,15 @@ class Likelihood:
             ]
         finite = flow.prediction.settles(flow.source)
         asked = []
-        for eta in self.eta if finite else ():
+        several = not flow.prediction.stays(flow.source)  # otherwise the corrector changes no number
+        etas, alike = (self.eta, ()) if several else (self.eta[:1], self.eta[1:])
+        for eta in etas if finite else ():
             # a network that knows the source's frequencies only has a known b1, and noise much like that of this one
             control = {"unigram": flow.source.token_probs()[: flow.vocab.data]} if eta == 1 and flow.source.full else {}
-            asked.append(self._ask(subject, f"b{eta:g}", (nll_bound,), eta, eta=eta, **control))
+            asked.append(self._ask(subject, f"b{eta:g}", (nll_bound,), eta, alike, eta=eta, **control))
         for steps in self.steps:
-            for eta in self.eta:
-                asked.append(self._ask(subject, "bn", (nll_bound,), eta, steps=steps, eta=eta))
+            for eta in etas:
+                asked.append(self._ask(subject, "bn", (nll_bound,), eta, alike, steps=steps, eta=eta))
         if finite and flow.source.full and 0.0 in self.eta:
             asked.append(self._ask(subject, "bk", (kappa_bound,), 0.0))
         if finite and (coupling := self.test_coupling(flow)):
@@ -111,7 +120,13 @@ class Likelihood:
         return asked
 
     def _ask(
-        self, subject: Subject, name: str, bounds: tuple[Callable[..., Estimate], ...], of: float, **keys: Any
+        self,
+        subject: Subject,
+        name: str,
+        bounds: tuple[Callable[..., Estimate], ...],
+        of: float,
+        alike: tuple[float, ...] = (),
+        **keys: Any,
     ) -> Question:
         """Bounds that are called alike, for the sampler with this η."""
 
@@ -121,15 +136,14 @@ class Likelihood:
             return [bound(subject.model, subject.flow, x1, **keyed) for bound in bounds]
 
         steps = keys.get("steps")
-        sampler = f"η = {of:g}, {CONTINUOUS if steps is None else f'{steps} steps'}"
-        return Question(name, of, answer, {"sampler": sampler, "steps": steps})
+        return Question(name, of, answer, {"sampler": _sampler(of, steps), "steps": steps}, alike=alike)
 
     def _coupled(self, subject: Subject, coupling: Coupling, rows: int) -> Question:
         n = self.ot_n or min(OT_N, subject.recipe.get("ot_batch") or subject.recipe.get("batch") or OT_N, rows // 2)
         if not 1 <= n <= rows:
             raise ValueError(f"ot_n={n} rows cannot be coupled: there are {rows} sequences; pass a smaller ot_n=")
         table = embedding_table(subject.model) if isinstance(subject.model, torch.nn.Module) else None
-        keys = {"coupling": coupling, "minibatch": n, "embedding": table}
+        keys: dict[str, Any] = {"coupling": coupling, "minibatch": n, "embedding": table}
         asked = self._ask(subject, "coupled", (coupled_number, coupled_bound), 0.0, **keys)
         facts = {**asked.facts, "coupling": type(coupling).__name__, "ot_n": n}
         facts |= {"cost": type(coupling.cost).__name__} if hasattr(coupling, "cost") else {}
@@ -160,11 +174,19 @@ class Likelihood:
         nats = Measured.ratio("bits_per_char", torch.tensor(estimate.each, dtype=torch.float64), units, "nats")
         return nats.times(1 / math.log(2), "bits_per_char", "bits per character")
 
-    def _row(self, subject: Subject, texts: TextSet, question: Question, found: Stopped, estimate: Estimate) -> Row:
-        facts = {**texts.facts, **question.facts}
+    def _row(
+        self,
+        subject: Subject,
+        texts: TextSet,
+        question: Question,
+        found: Stopped,
+        estimate: Estimate,
+        references: References,
+    ) -> Row:
+        facts = {**texts.facts, **question.facts, **references.facts(found.rows)}
         if texts.characters is not None and (characters := float(texts.characters[: found.rows].mean())):
             bits = self._bits(estimate, texts.characters[: found.rows])
-            facts |= {"characters": characters, "bits_per_char": bits.value, "bits_per_char_stderr": bits.stderr}
+            facts |= {"characters": characters, "bits_per_char": bits.value, "bits_per_char_stderr": known(bits.stderr)}
         return estimated(
             subject,
             texts.name,
@@ -189,14 +211,25 @@ def estimated(subject: Subject, set: str, estimate: Estimate, eta: float | None,
         each=estimate.each,
         dtype=estimate.dtype,
         nats=estimate.nats,
-        nats_stderr=estimate.stderr,
+        nats_stderr=known(estimate.stderr),
         nats_draw_stderr=estimate.draw_stderr,
-        nats_sequence_stderr=estimate.sequence_stderr,
+        nats_sequence_stderr=known(estimate.sequence_stderr),
         length=estimate.length,
         freedom=estimate.freedom,
         calls=estimate.calls,
         **facts,
     )
+
+
+def _sampler(eta: float, steps: int | None) -> str:
+    return f"η = {eta:g}, {CONTINUOUS if steps is None else f'{steps} steps'}"
+
+
+def _alike(row: Row, eta: float) -> Row:
+    """The row of another η whose bound is the same by theory; `equal_to_eta` says of which it is a copy."""
+    steps = row.more["steps"]
+    facts = {**row.more, "sampler": _sampler(eta, steps), "equal_to_eta": row.eta}
+    return replace(row, quantity=f"b{eta:g}" if steps is None else row.quantity, eta=eta, more=facts)
 
 
 def refusals(flow: Flow | None) -> list[str]:
@@ -243,6 +276,6 @@ class _Watch:
     def __call__(self, estimates: Sequence[Estimate], rows: int) -> None:
         estimate = estimates[-1]
         self._say(
-            f"{self._what}: {rows:,} of {self._rows:,} sequences, ppl {estimate.ppl:.4g} ± {estimate.ppl_stderr:.2g} "
-            f"({estimate.stderr / estimate.length:.1%}), {self.seconds:.0f} s"
+            f"{self._what}: {rows:,} of {self._rows:,} sequences, ppl "
+            f"{plus_minus(estimate.ppl, estimate.ppl_stderr)}, {self.seconds:.0f} s"
         )

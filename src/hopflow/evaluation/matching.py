@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..estimate import for_json, plus_minus
 from .rows import Row
 
 LEVEL = 1.96
@@ -61,16 +62,19 @@ class Match:
         return self.reached.entropy < self.goal.entropy - LEVEL * error
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "factor": self.factor, "less_varied": self.less_varied}
+        found: dict[str, Any] = for_json({**asdict(self), "factor": self.factor, "less_varied": self.less_varied})
+        return found
 
     def __str__(self) -> str:
-        goal = f"{self.target} with {self.goal.steps} ({self.goal.ppl:.4g} ± {self.goal.stderr:.2g})"
+        goal = f"{self.target} with {self.goal.steps} ({plus_minus(self.goal.ppl, self.goal.stderr)})"
         if self.steps is None:
             near = "" if self.low is None else f", within the errors from {self.low:.3g} on"
-            best = f"{self.best.ppl:.4g} ± {self.best.stderr:.2g} with {self.best.steps} steps"
+            best = f"{plus_minus(self.best.ppl, self.best.stderr)} with {self.best.steps} steps"
             return f"{self.run} does not reach {goal}: its best is {best}{near}"
         most, least = ("at most ", "at least ") if self.first else ("", "")
-        ends = f"95 %: {'less than ' * self.first}{self.low or self.steps:.3g} to {_or_more(self.high)}"
+        ends = "their error is unknown"
+        if self.low is not None:
+            ends = f"95 %: {'less than ' * self.first}{self.low:.3g} to {_or_more(self.high)}"
         factor = self.goal.steps / self.steps
         times = f"{factor:.3g} times fewer" if factor >= 1 else f"{1 / factor:.3g} times as many"
         return (
@@ -92,9 +96,12 @@ def match(run: str, points: Sequence[Point], target: str, others: Sequence[Point
     curve = sorted(points, key=lambda point: point.steps)
     level = math.log(goal.ppl)
 
+    unknown = any(math.isnan(point.stderr) for point in (goal, *curve))
+
     def crossing(errors: float) -> float | None:
-        shifts = (errors * math.hypot(point.stderr / point.ppl, goal.stderr / goal.ppl) for point in curve)
-        return _crossing([(p.steps, math.log(p.ppl) + s) for p, s in zip(curve, shifts, strict=True)], level)
+        shifts = (math.hypot(point.stderr / point.ppl, goal.stderr / goal.ppl) for point in curve)
+        lifted = (math.log(p.ppl) + (errors * s if errors else 0.0) for p, s in zip(curve, shifts, strict=True))
+        return _crossing(list(zip((p.steps for p in curve), lifted, strict=True)), level)
 
     reached = next((point for point in curve if point.ppl <= goal.ppl), None)
     return Match(
@@ -103,8 +110,8 @@ def match(run: str, points: Sequence[Point], target: str, others: Sequence[Point
         dict(at),
         goal,
         crossing(0.0),
-        crossing(-LEVEL),
-        crossing(LEVEL),
+        None if unknown else crossing(-LEVEL),
+        None if unknown else crossing(LEVEL),
         reached is curve[0],
         reached,
         min(curve, key=lambda point: point.ppl),

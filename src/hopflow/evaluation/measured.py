@@ -7,12 +7,12 @@ from typing import Any
 from jaxtyping import Shaped
 from torch import Tensor
 
-from ..estimate import mean_and_error
+from ..estimate import known, mean_and_error, plus_minus
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A value, its standard error over n independent sequences or texts (0 for a single one), and its unit."""
+    """A value, its standard error over n independent sequences or texts (NaN for a single one), and its unit."""
 
     quantity: str
     value: float
@@ -32,7 +32,7 @@ class Measured:
         n, total = len(parts), float(wholes.sum())
         value = float(parts.sum()) / total
         spread = float((parts - value * wholes).square().sum())
-        return cls(quantity, value, math.sqrt(n / (n - 1) * spread) / total if n > 1 else 0.0, n, unit)
+        return cls(quantity, value, math.sqrt(n / (n - 1) * spread) / total if n > 1 else math.nan, n, unit)
 
     def exp(self, quantity: str, unit: str) -> "Measured":
         """What nats become as a perplexity; the error by the delta method."""
@@ -42,7 +42,7 @@ class Measured:
         return Measured(quantity, factor * self.value, factor * self.stderr, self.n, unit)
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "stderr": known(self.stderr)}
 
     def __str__(self) -> str:
-        return f"{self.quantity} {self.value:.4g} ± {self.stderr:.2g} {self.unit} (n={self.n})"
+        return f"{self.quantity} {plus_minus(self.value, self.stderr)} {self.unit} (n={self.n})"

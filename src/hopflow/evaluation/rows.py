@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ..estimate import known, plus_minus
+
 TRANSPORT = "transport"
 """The set of what samples and pairs pay on the way."""
 DECIDES = (
@@ -21,8 +23,9 @@ DECIDES = (
 class Row:
     """A value with its standard error over n independent units; the names are those of every table and file.
 
-    `eta` is None where there is no corrector, `recipe_hash` where there is no run. What only some rows have is in
-    `more`: the sampler a number speaks of, its steps, the coupling, the judge, the seed.
+    `stderr` is NaN where it is unknown, as for a single unit (n = 1), and null in JSON. `eta` is None where there is no
+    corrector, `recipe_hash` where there is no run. What only some rows have is in `more`: the sampler
+    that a number refers to, its steps, the coupling, the judge, the seed.
     """
 
     run: str
@@ -41,14 +44,15 @@ class Row:
     """What the value is the mean of, sequence by sequence, where it is known; of a perplexity the nats. Not in JSON."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.value) and math.isfinite(self.stderr)):
+        unknown = math.isnan(self.stderr) and self.n == 1
+        if not (math.isfinite(self.value) and (unknown or math.isfinite(self.stderr))):
             raise ValueError(f"{self.quantity} on {self.set} is {self.value} ± {self.stderr}: no number to report")
         if twice := self.more.keys() & set(NAMES):
             raise ValueError(f"a row has its own {', '.join(sorted(twice))}: leave it out of `more`")
 
     def as_json(self) -> dict[str, Any]:
         """Flat: the names every row has, then its own."""
-        return {**{name: getattr(self, name) for name in NAMES}, **self.more}
+        return {**{name: getattr(self, name) for name in NAMES}, "stderr": known(self.stderr), **self.more}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Row":
@@ -57,6 +61,8 @@ class Row:
         own = {name: content[name] for name in NAMES}
         for name in ("value", "stderr", "eta"):  # JSON may say 2 for 2.0
             own[name] = None if own[name] is None else float(own[name])
+        if own["stderr"] is None or (own["n"] == 1 and own["stderr"] == 0):  # earlier versions wrote 0 for unknown
+            own["stderr"] = math.nan
         return cls(**own, more={name: value for name, value in content.items() if name not in NAMES})
 
     @property
@@ -67,18 +73,21 @@ class Row:
 
     def __str__(self) -> str:
         bound = "a bound" if self.is_bound else "exact" if self.more.get("exact") else "not a bound"
-        return f"{self.set}: {self.quantity} {self.value:.4g} ± {self.stderr:.2g} {self.unit} (n={self.n}, {bound})"
+        return f"{self.set}: {self.quantity} {plus_minus(self.value, self.stderr)} {self.unit} (n={self.n}, {bound})"
 
 
 NAMES = tuple(f.name for f in fields(Row) if f.name not in ("more", "each"))
 
 
 def merged(old: list[Row], new: list[Row]) -> list[Row]:
-    """All of them; of two estimates of the same number the newer, unless it is from fewer and no surer."""
+    """All of them; of two estimates of the same number the one from more sequences, of equally many the newer.
+
+    Never by their errors: among few sequences the spread may look small by chance.
+    """
     found = {row.key: row for row in old}
     for row in new:
-        known = found.get(row.key)
-        if known is None or row.n >= known.n or row.stderr < known.stderr:
+        before = found.get(row.key)
+        if before is None or row.n >= before.n:
             found[row.key] = row
     return list(found.values())
 

@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,14 @@ class TextSet:
     characters: Float[Tensor, " n"] | None = None
     """Of the decoded rows, end-of-text marks left out."""
     facts: dict[str, Any] = field(default_factory=dict)
+    counts: Int[Tensor, " V"] | None = None
+    """How often each token occurs in the run's training text, where that is at hand."""
 
     def shuffled(self, seed: int) -> "TextSet":
         """In another order: neighbours in a text are alike, and an evaluation may not come to its end."""
         order = torch.randperm(len(self.x1), generator=torch.Generator().manual_seed(seed))
         characters = None if self.characters is None else self.characters[order]
-        return TextSet(self.name, self.x1[order.to(self.x1.device)], characters, self.facts)
+        return replace(self, x1=self.x1[order.to(self.x1.device)], characters=characters)
 
 
 def held_out(subject: Subject, *, offline: bool = False, progress: Progress | None = None) -> TextSet:
@@ -71,7 +73,8 @@ def held_out(subject: Subject, *, offline: bool = False, progress: Progress | No
             f"{text} has changed since {subject.name} was trained on it: what is held out now may have been learned;\n"
             f"restore it, or{NOT_WITH}"
         )
-    return _set("held-out", corpus, {"detokenised": "as is", "split": "held out", "text": text})
+    found = _set("held-out", corpus, {"detokenised": "as is", "split": "held out", "text": text})
+    return replace(found, counts=corpus.counts)
 
 
 def named(

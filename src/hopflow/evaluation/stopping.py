@@ -96,7 +96,7 @@ def beside(parts: Sequence[Estimate]) -> Estimate:
     nats = math.fsum(part.n * part.nats for part in parts) / n
     draws = math.sqrt(math.fsum((part.n * part.draw_stderr) ** 2 for part in parts)) / n
     calls = round(math.fsum(part.n * part.calls for part in parts) / n)
-    within = math.fsum((part.n - 1) * part.n * part.stderr**2 for part in parts)
+    within = math.fsum((part.n - 1) * part.n * part.stderr**2 for part in parts if part.n > 1)
     between = math.fsum(part.n * (part.nats - nats) ** 2 for part in parts)
     stderr = math.sqrt((within + between) / (n - 1) / n)
     each = tuple(chain.from_iterable(part.each for part in parts))
@@ -111,7 +111,7 @@ def again(passes: Sequence[Estimate]) -> Estimate:
     nats = math.fsum(one.nats for one in passes) / times
     draws = math.fsum(one.draw_stderr**2 for one in passes) / times**2
     sequences = math.fsum(one.stderr**2 - one.draw_stderr**2 for one in passes) / times
-    stderr = math.sqrt(max(draws, draws + sequences))
+    stderr = math.nan if math.isnan(sequences) else math.sqrt(max(draws, draws + sequences))
     each = tuple(math.fsum(values) / times for values in zip(*(one.each for one in passes), strict=True))
     calls = sum(one.calls for one in passes)
     return replace(first, nats=nats, stderr=stderr, draw_stderr=math.sqrt(draws), calls=calls, each=each)
@@ -119,7 +119,8 @@ def again(passes: Sequence[Estimate]) -> Estimate:
 
 def _cautious(estimate: Estimate) -> Estimate:
     """Among a few sequences the spread may look small by chance; the noise of the draws is a part of it and known."""
-    return replace(estimate, stderr=max(estimate.stderr, estimate.draw_stderr))
+    least = estimate.draw_stderr
+    return replace(estimate, stderr=least if estimate.stderr < least else estimate.stderr)
 
 
 def _blocks(x1: Int[Tensor, "n L"], unit: int) -> list[Int[Tensor, "m L"]]:

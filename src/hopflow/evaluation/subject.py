@@ -69,6 +69,14 @@ class Subject:
         return self.recipe.get("length") or self.identity.get("data.length")
 
     @property
+    def vocab(self) -> int:
+        """Tokens that a text may hold."""
+        if self.flow is not None:
+            return self.flow.vocab.data
+        assert isinstance(self.model, Causal)
+        return self.model.vocab_size
+
+    @property
     def dtype(self) -> str:
         """Of its weights."""
         weight = next(self.model.parameters(), None) if isinstance(self.model, nn.Module) else None

@@ -7,7 +7,7 @@ from ..evaluation.compare_table import shown
 from ..evaluation.rows import Row
 from .judges import judge_names
 from .measures import TITLES
-from .numbers import known, measured
+from .numbers import measured
 from .prediction import own_batch
 from .section import Block, Folded, Prose, Section, Table
 from .story import Story
@@ -98,7 +98,4 @@ def _difference(line: Line, run: str) -> str:
     if found is None:
         return line.refused.get(run, "-")
     sign = "+" if found.value >= 0 else ""
-    if not known(found.stderr) or found.stderr == 0:
-        return f"{sign}{measured(found.value, found.stderr)}"
-    paired = ", paired" if found.how == "paired" else ""
-    return f"{sign}{measured(found.value, found.stderr)} ({found.value / found.stderr:+.1f} s.e.{paired})"
+    return f"{sign}{measured(found.value, found.stderr)}{found.note}"

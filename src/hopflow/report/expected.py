@@ -14,6 +14,7 @@ from ..schedules import Schedule
 from .forecast import Forecast
 from .journey import SECONDS
 from .means import Means, binned
+from .numbers import Error
 from .trained import Trained, Unknown
 
 BATCHES = 16
@@ -26,7 +27,7 @@ TRIAL, PATIENCE = 512, 60.0
 class Expected:
     """Hops by step and position, from n OT batches of the run's own size; n = 0 where they need no pairs."""
 
-    jumps: tuple[float, float]
+    jumps: tuple[float, Error]
     by_step: Means
     by_position: Means
     batches: int
@@ -35,6 +36,8 @@ class Expected:
 
     @classmethod
     def of(cls, forecast: Forecast, schedule: Schedule, times: Sequence[float], batches: int, rows: int) -> "Expected":
+        if not batches:  # certain: two batches that agree have an error of 0, one would have an unknown error
+            forecast = Forecast(forecast.differ.expand(2, -1))
         by_step = forecast.by_step(schedule, torch.tensor(times, dtype=torch.float64))
         jumps = mean_and_error(forecast.total())
         return cls(jumps, Means.of(by_step), Means.of(binned(forecast.differ)), batches, rows)

@@ -16,6 +16,7 @@ from ..samplers import Euler
 from ..sampling import generate
 from .film import film
 from .means import Means, binned, width
+from .numbers import Error
 from .trained import Trained, Unknown
 
 STEPS, FEWER, SEED = 32, 8, 0
@@ -32,7 +33,7 @@ class Journey:
     length: int
     sampler: str
     dtype: str
-    jumps: tuple[float, float]
+    jumps: tuple[float, Error]
     """Of a sequence: the mean and its standard error."""
     times: tuple[float, ...]
     """At which steps begin, and the last one ends."""

@@ -40,4 +40,4 @@ def _read(folder: Path) -> dict[str, Any]:
 def _write(folder: Path, whole: dict[str, Any]) -> None:
     """Write the cache if the folder is writable; a report does not need it."""
     if os.access(folder, os.W_OK):
-        atomic.write(folder / FILE, json.dumps(whole, separators=(",", ":")).encode())
+        atomic.write(folder / FILE, json.dumps(whole, separators=(",", ":"), allow_nan=False).encode())

@@ -17,6 +17,7 @@ from ..network import Network, home
 from ..training.streams import stream
 from .expected import check_time
 from .journey import SECONDS
+from .numbers import Error
 from .trained import Trained
 
 SHOWN, BATCHES, SEED = 64, 8, 0
@@ -24,7 +25,7 @@ SHOWN, BATCHES, SEED = 64, 8, 0
 BARS = 24
 """Of the histograms of costs."""
 
-Numbers = tuple[float, float]
+Numbers = tuple[float, Error]
 """A mean over batches and its standard error."""
 Square = tuple[tuple[float, ...], ...]
 
@@ -59,7 +60,7 @@ class Matched:
     @property
     def flat(self) -> bool:
         """Whether all pairs cost the same, such as by Hamming from a disjoint source: there is nothing to choose."""
-        return self.before == self.after and not any(value for row in self.drawn for value in row)
+        return self.before[0] == self.after[0] and not any(value for row in self.drawn for value in row)
 
 
 def pair(trained: Trained) -> Matched:

@@ -1,6 +1,5 @@
 """Means and standard errors of many quantities over independent units; positions are averaged in bins."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +7,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ..estimate import mean_and_error
-from .numbers import known
+from .numbers import Error
 
 BINS = 32
 """Points that are drawn at most; neighbouring positions are averaged."""
@@ -19,13 +18,12 @@ class Means:
     """Means over sequences or batches, and their standard errors; NaN for an unknown error."""
 
     mean: tuple[float, ...]
-    stderr: tuple[float, ...]
+    stderr: tuple[Error, ...]
 
     @classmethod
     def of(cls, values: Shaped[Tensor, "n points"]) -> "Means":
         found = [mean_and_error(column) for column in values.T]
-        errors = (error if known(error) else math.nan for _, error in found)
-        return cls(tuple(mean for mean, _ in found), tuple(errors))
+        return cls(tuple(mean for mean, _ in found), tuple(error for _, error in found))
 
 
 def width(length: int) -> int:

@@ -2,10 +2,18 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from ..estimate import known as known_or_none
 
 GREATEST = 1e150
 """The square of a larger number is not finite."""
+Error = Annotated[
+    float, BeforeValidator(lambda error: math.nan if error is None else error), PlainSerializer(known_or_none)
+]
+"""A standard error that is NaN where it is unknown, and null in a file."""
 
 
 def measured(value: int | float, error: int | float | None, n: int | None = None, unit: str = "") -> str:

@@ -23,7 +23,7 @@ class Series:
     low: np.ndarray
     high: np.ndarray
     error: np.ndarray
-    """Standard error of each mean, from the values it is of; 0 for a single one."""
+    """Standard error of each mean, from the values it is of; NaN for a single one."""
     count: int
     """Number of values."""
 
@@ -69,7 +69,7 @@ class Column:
             mean,
             np.minimum.reduceat(self.values, starts),
             np.maximum.reduceat(self.values, starts),
-            np.sqrt(spread / np.maximum(size - 1, 1) / size),
+            np.where(size > 1, np.sqrt(spread / np.maximum(size - 1, 1) / size), np.nan),
             count,
         )
 

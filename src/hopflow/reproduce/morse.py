@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..bounds import kappa_bound, nll_bound
-from ..estimate import mean_and_error
+from ..estimate import for_json, mean_and_error
 from ..network import home
 from ..pretrained import from_pretrained
 from ..recipes import Built, Recipe, build, named
@@ -40,7 +40,8 @@ class Row:
     """The numbers of every seed, with the error that each has within its run."""
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        found: dict[str, Any] = for_json(asdict(self))
+        return found
 
 
 def run(

@@ -283,7 +283,7 @@ class _Course:
             lines = [json.dumps({"step": step, "text": text}, ensure_ascii=False) for text in look.texts]
             atomic.write(self.path / "samples.jsonl", "".join(f"{line}\n" for line in lines).encode())
         self._clock += time.perf_counter() - started
-        bad = [name for name, value in look.numbers.items() if not math.isfinite(value)]
+        bad = [name for name, value in look.numbers.items() if value is not None and not math.isfinite(value)]
         if bad:  # the weights are sound and the run shall go on; what is not a number is not reported
             log.warning("step %d: %s not finite, not reported", step + 1, ", ".join(bad))
         sound = {name: value for name, value in look.numbers.items() if name not in bad}

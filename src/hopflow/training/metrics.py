@@ -53,7 +53,9 @@ class Metrics:
 
     def __init__(self, folder: Path, start: int) -> None:
         rows = [row for row in read(folder / "metrics.jsonl") if row["step"] < start]
-        atomic.write(folder / "metrics.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        atomic.write(
+            folder / "metrics.jsonl", "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows).encode()
+        )
         atomic.write(folder / "metrics.csv", _table(rows, header=True).encode())
         self._json = (folder / "metrics.jsonl").open("a", encoding="utf-8")
         self._csv = (folder / "metrics.csv").open("a", encoding="utf-8", newline="")
@@ -63,7 +65,7 @@ class Metrics:
         bad = [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
         if bad:
             raise ValueError(f"{bad[0]} = {row[bad[0]]} at step {row['step']} is not a number and is not reported")
-        self._json.write(f"{json.dumps(row)}\n")
+        self._json.write(f"{json.dumps(row, allow_nan=False)}\n")
         self._csv.write(_table([row], header=False))
         self._json.flush()
         self._csv.flush()

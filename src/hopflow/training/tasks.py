@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..bounds import nll_bound
 from ..couplings import Independent
 from ..draws import stratified
-from ..estimate import mean_and_error
+from ..estimate import known, mean_and_error
 from ..flow import Flow
 from ..models.causal import Causal
 from ..network import Network, home
@@ -58,7 +58,7 @@ class Text(Protocol):
 class Look:
     """What a look at held-out text found: numbers for the metrics, and sequences drawn."""
 
-    numbers: dict[str, float | int] = field(default_factory=dict)
+    numbers: dict[str, float | int | None] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
 
 
@@ -339,6 +339,6 @@ def embedding_table(model: nn.Module) -> Float[Tensor, "V D"] | None:
     return table if isinstance(table, Tensor) else None
 
 
-def _mean(name: str, values: Tensor) -> dict[str, float | int]:
+def _mean(name: str, values: Tensor) -> dict[str, float | int | None]:
     value, error = mean_and_error(values)
-    return {name: value, f"{name}_se": error, f"{name}_n": len(values)}
+    return {name: value, f"{name}_se": known(error), f"{name}_n": len(values)}

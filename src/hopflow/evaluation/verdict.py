@@ -1,0 +1,119 @@
+"""Verdict: what an evaluation found, in a few plain lines that come before any table."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..estimate import plus_minus
+from .frontier import ITSELF, SAMPLES
+from .rows import Row
+
+SURE = 2.0
+"""Standard errors by which one bound must be lower than another to be preferred: the lowest of noisy ones is none."""
+
+
+def verdict(rows: Sequence[Row]) -> list[str]:
+    """Up to three lines for each text: bits under the best bound of each sampler, what to hold them against, the judge.
+
+    Of several checkpoints the newest counts.
+    """
+    said = []
+    for texts in dict.fromkeys(_text(row) for row in rows if row.unit == "ppl"):
+        here = [row for row in rows if row.unit == "ppl" and _text(row) == texts and "ot_n" not in row.more]
+        if chosen := _chosen(_newest(here)):
+            said += [_bounds(chosen), *_references(chosen[0][0])]
+    return said + _judged(rows)
+
+
+def _text(row: Row) -> tuple[Any, ...]:
+    return row.set, *(row.more.get(name) for name in ("data_sha256", "length", "detokenised"))
+
+
+def _newest(rows: Sequence[Row]) -> list[Row]:
+    last = max((row.more.get("checkpoint") or 0 for row in rows), default=0)
+    return [row for row in rows if (row.more.get("checkpoint") or 0) == last]
+
+
+def _chosen(rows: Sequence[Row]) -> list[list[Row]]:
+    """For each sampler its best number, together with those that are the same by theory.
+
+    A sampler is an η in continuous time, or where no such bound exists, in the most steps.
+    """
+    numbers = [row for row in rows if row.is_bound or row.more.get("exact")]
+    steps = max((row.more.get("steps") or 0 for row in numbers), default=0)
+    if continuous := [row for row in numbers if row.more.get("steps") is None]:
+        numbers, steps = continuous, 0
+    best: dict[float | None, Row] = {}
+    for row in numbers:
+        if (row.more.get("steps") or 0) == steps and (row.eta not in best or _lower(row, best[row.eta])):
+            best[row.eta] = row
+    groups: dict[float | None, list[Row]] = {}
+    for eta, row in best.items():
+        groups.setdefault(row.more["equal_to_eta"] if is_copy(row, list(best.values())) else eta, []).append(row)
+    return list(groups.values())
+
+
+def is_copy(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether these rows hold the number of another η that this one is equal to by theory."""
+    of, steps = row.more.get("equal_to_eta"), row.more.get("steps")
+    alike = [other for other in rows if other.eta == of and other.more.get("steps") == steps]
+    return of is not None and any((other.value, other.n) == (row.value, row.n) for other in alike)
+
+
+def _lower(row: Row, known: Row) -> bool:
+    """Whether a bound is lower beyond its errors, on the same sequences; unknown where these are not."""
+    n = min(row.n, known.n)
+    if row.each and known.each and n > 1:
+        apart = torch.tensor(row.each[:n], dtype=torch.float64) - torch.tensor(known.each[:n], dtype=torch.float64)
+        return float(apart.mean()) < -SURE * float(apart.std()) / math.sqrt(n)
+    return row.n == known.n and row.value - known.value < -SURE * math.hypot(row.stderr, known.stderr)
+
+
+def _bounds(chosen: list[list[Row]]) -> str:
+    parts, first = [], chosen[0][0]
+    for place, group in enumerate(chosen):
+        row = group[0]
+        value, error, unit = _bits(row)
+        at_most = "at most " if row.is_bound else ""
+        number = f"{at_most}{plus_minus(value, error)}{'' if place else ' ' + unit}"
+        etas = " or ".join(f"{one.eta:g}" for one in group if one.eta is not None)
+        names = " = ".join(dict.fromkeys(one.quantity for one in group))
+        parts.append(f"{number}{f' with η = {etas}' if etas else ''} ({names}, n = {row.n:,})")
+    steps = first.more.get("steps")
+    how = "exact" if first.more.get("exact") else "in continuous time" if steps is None else f"in {steps} steps"
+    return f"{first.set}: {', '.join(parts)}, {how}."
+
+
+def _bits(row: Row) -> tuple[float, float, str]:
+    """Per character where these are known, otherwise per token."""
+    if "bits_per_char" in row.more:
+        error = row.more.get("bits_per_char_stderr")
+        return row.more["bits_per_char"], math.nan if error is None else error, "bits per character"
+    return math.log2(row.value), row.stderr / row.value / math.log(2), "bits per token"
+
+
+def _references(row: Row) -> list[str]:
+    if "unigram_nats" not in row.more:
+        return []
+    units = row.more["characters"] if "bits_per_char" in row.more else row.more["length"]
+    random, unigram = (row.more[name] / math.log(2) / units for name in ("random_nats", "unigram_nats"))
+    return [f"Lower is better: random {random:.4g}, unigram of {row.more['unigram_of']} {unigram:.4g}."]
+
+
+def _judged(rows: Sequence[Row]) -> list[str]:
+    """What each judge says of samples and of the text itself."""
+    said = []
+    newest = _newest([row for row in rows if row.quantity == "gen_bits_per_byte"])
+    for judge in dict.fromkeys(row.more.get("judge_hash") for row in newest):
+        here = [row for row in newest if row.more.get("judge_hash") == judge]
+        drawn, texts = ([row for row in here if (row.set == SAMPLES) is kind] for kind in (True, False))
+        if drawn:
+            most = max(row.more.get("steps") or 0 for row in drawn)
+            best = next(row for row in drawn if (row.more.get("steps") or 0) == most)
+            parts = [f"samples ({best.more['sampler']}) {plus_minus(best.value, best.stderr)}"]
+            parts += [f"{ITSELF} {plus_minus(row.value, row.stderr)}" for row in texts[-1:]]
+            name = best.more.get("judge", {}).get("name", judge)
+            said.append(f"Judge {name}, bits per byte: {', '.join(parts)} (n = {best.n:,}).")
+    return said
