@@ -37,7 +37,8 @@ def test_a_trained_network_needs_a_third_of_the_calls_for_the_same_draw_noise(tr
         share, error = default.share(of=first)
         assert share < 1 / 3
         assert error < share
-        assert (first.estimator, first.calls, default.calls) == ("usual", 1, 16)
+        at_x1 = not trained.flow.source.disjoint  # one more call, for the end of the integral
+        assert (first.estimator, first.calls, default.calls) == ("usual", 1, 16 + at_x1)
         target = float(exact.bound(trained, eta=eta)[Space(Vocab(V), L).ids(x1)].mean())
         for noise in (first, default):
             assert abs(noise.nats - target) < 5 * noise.stderr  # five: the usual one's error is not to be trusted

@@ -16,12 +16,18 @@ What = Annotated[str, typer.Argument(metavar="RECIPE|FILE|RUN", show_default=Fal
 
 
 def list_recipes(debug: Debug = False) -> None:
-    """List the recipes: the paper's runs, and each of them in a laptop's size."""
+    """List the recipes: defaults for a text file, the paper's runs, and each of these in a laptop's size."""
     from ..evaluation.text_table import text_table, wrapped_lines
     from ..recipes import named, names
     from ..recipes.paper import LAPTOP
+    from ..recipes.text import TEXT
 
     full = [named(name) for name in names() if not name.endswith(LAPTOP)]
+    own = [recipe for recipe in full if recipe.name in (default.__name__ for default in TEXT)]
+    rows = [(recipe.name, recipe.size, recipe.source, f"{recipe.steps:,}", _step(recipe)) for recipe in own]
+    typer.echo("defaults for a text file, on a CPU and on a GPU:\n")
+    typer.echo(text_table(("recipe", "size", "source", "steps", "a step"), rows, page_width()) + "\n")
+    full = [recipe for recipe in full if recipe not in own]
     for data in dict.fromkeys(recipe.data for recipe in full):
         here = [recipe for recipe in full if recipe.data == data]
         rows = [(recipe.name, *_flow(recipe)) for recipe in here]
@@ -41,6 +47,10 @@ def list_recipes(debug: Debug = False) -> None:
             for line in wrapped_lines(text, page_width())
         )
     )
+
+
+def _step(recipe: "Recipe") -> str:
+    return f"{recipe.batch} sequences of {recipe.length} tokens"
 
 
 def _flow(recipe: "Recipe") -> tuple[str, str, str]:
