@@ -30,9 +30,9 @@ def list_recipes(debug: Debug = False) -> None:
     full = [recipe for recipe in full if recipe not in own]
     for data in dict.fromkeys(recipe.data for recipe in full):
         here = [recipe for recipe in full if recipe.data == data]
-        rows = [(recipe.name, *_flow(recipe)) for recipe in here]
+        runs = [(recipe.name, *_flow(recipe)) for recipe in here]
         typer.echo(f"data {data}, size {here[0].size}, {here[0].steps:,} steps:\n")
-        typer.echo(text_table(("recipe", "source", "coupling", "cost"), rows, page_width()) + "\n")
+        typer.echo(text_table(("recipe", "source", "coupling", "cost"), runs, page_width()) + "\n")
     usual = full[0].objective
     others = [f"{recipe.name} {recipe.objective}" for recipe in full if recipe.objective != usual]
     small = named(full[0].name + LAPTOP)
