@@ -56,7 +56,7 @@ def vocabulary_size(tokens: str) -> int:
 
 
 def chosen(tokens: str, characters: int, distinct: int) -> str:
-    """The tokens that `auto` means for a text of this many characters: BPE with as many tokens as the text can teach."""
+    """The tokens that `auto` means for a text of this many characters: BPE with as many as the text can teach."""
     if tokens != AUTO:
         return tokens
     if characters < SHORT and distinct <= FEW:
