@@ -195,8 +195,8 @@ def table(results: list[dict[str, object]]) -> str:
     lines = [
         "Unless a row says otherwise: " + " ".join(f"{name}={value}" for name, value in usual.items() if value) + ".",
         "",
-        "| text | differs in | steps | epochs | time | bits per character | known words | with 4 letters or more |",
-        "|---|---|---|---|---|---|---|---|",
+        "| text | differs in | steps | epochs | time | CPU | bits per character | known words | 4 letters or more |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
 
     def bound(result: dict[str, object], name: str) -> float:
@@ -211,8 +211,9 @@ def table(results: list[dict[str, object]]) -> str:
             if f"{name}_bits_per_char" in result
         )
         share = [f"{100 * result[f'known_{least}']:.0f} %" for least in (SHORT, LONG)]
+        times = [f"{result[name]:.0f} s" for name in ("seconds", "cpu_s")]
         facts = [Path(result["text"]).stem, settings or "–", f"{result['steps']:,}", f"{result['epochs']:.1f}"]
-        lines.append(f"| {' | '.join([*facts, str(round(result['seconds'])) + ' s', bounds, *share])} |")
+        lines.append(f"| {' | '.join([*facts, *times, bounds, *share])} |")
     return "\n".join(lines)
 
 

@@ -18,8 +18,8 @@ FROM_TEXT = "char, morse or bpe:N"
 AUTO = "auto"
 CHARACTERS, SIZES = 500, (512, 1024, 2048, 4096)
 """Of `auto`: characters of text for each token of the vocabulary, and the sizes it may have."""
-FEW = 256
-"""Distinct characters of a short text up to which each of them is a token."""
+SHORT, FEW = 20_000, 256
+"""Of `auto`: a text with fewer characters is taken character by character, unless it has more distinct ones."""
 KNOWN = (
     "auto, char, byte, morse, bpe:8000, gpt2, or a path to a tokenizer.json or to a folder with encoder.json and "
     "vocab.bpe"
@@ -56,16 +56,12 @@ def vocabulary_size(tokens: str) -> int:
 
 
 def chosen(tokens: str, characters: int, distinct: int) -> str:
-    """The tokens that `auto` means for a text of this many characters: BPE with as many tokens as the text can teach.
-
-    A text too short for the smallest vocabulary is taken character by character, unless it has very many distinct ones.
-    """
+    """The tokens that `auto` means for a text of this many characters: BPE with as many as the text can teach."""
     if tokens != AUTO:
         return tokens
-    sizes = [size for size in SIZES if size * CHARACTERS <= characters]
-    if not sizes and distinct <= FEW:
+    if characters < SHORT and distinct <= FEW:
         return "char"
-    return f"bpe:{max(sizes, default=SIZES[0])}"
+    return f"bpe:{max((size for size in SIZES if size * CHARACTERS <= characters), default=SIZES[0])}"
 
 
 def from_text(tokens: str, characters: str, documents: Iterator[Piece], pulse: Pulse) -> Tokenizer:
