@@ -759,6 +759,7 @@ def test_it_says_how_many_hops_with_how_many_steps_at_which_eta():
     flow = Flow(Mask(Vocab(3, 1)))
     said = str(generate(random_network(flow), flow, n=50, length=L, steps=8))
     assert "50 sequences, 8 Euler steps, eta 0: hops 2 ± 0" in said
+    assert "hops 2 ± ? and" in str(generate(random_network(flow), flow, n=1, length=L, steps=8))
 
 
 def test_compiled_batches_are_filled_up_to_the_rows_of_their_own_length(monkeypatch):

@@ -318,9 +318,10 @@ def test_on_a_terminal_the_lines_stand_above_a_bar_that_starts_where_the_run_goe
     assert bar(screen) == "10/10  1,000 tok/s  in 8.0 s"
 
 
-def test_a_single_sample_has_no_error_to_say():
+def test_the_error_of_a_single_sample_is_unknown():
     row = {"jumps": 3.0, "jumps_se": 0.0, "jumps_n": 1}
-    assert training_log.looked(row) == {"hops": "3.00 per sample (n=1)"}
+    assert training_log.looked(row) == {"hops": "3.00 ± ? per sample (n=1)"}
+    assert training_log.looked({**row, "jumps_se": None}) == training_log.looked(row)
     assert training_log.looked({**row, "jumps_n": 2}) == {"hops": "3.00 ± 0 per sample (n=2)"}
 
 

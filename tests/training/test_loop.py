@@ -258,7 +258,7 @@ def test_the_error_of_a_single_sample_is_unknown_and_null_in_the_metrics(tmp_pat
     out = run(tmp_path, 2, eval_samples=1, eval_steps=4)
     assert (out.last["jumps_n"], out.last["jumps_se"]) == (1, None)
     assert '"jumps_se": null' in (tmp_path / "metrics.jsonl").read_text()
-    assert looked(out.last)["jumps"] == "12.00 ± ? per sample (n=1)"
+    assert looked(out.last)["hops"] == "12.00 ± ? per sample (n=1)"
 
 
 def test_a_network_that_goes_on_redrawing_is_bounded_for_the_steps_it_is_sampled_with(tmp_path):

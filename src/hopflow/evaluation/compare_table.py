@@ -7,8 +7,9 @@ from typing import Any
 
 from ..estimate import plus_minus
 from .compare import BITS, Comparison, Line, Ranked
+from .frontier import SAMPLES
 from .groups import GroupLine
-from .rows import Row
+from .rows import TRANSPORT, Row
 from .table import constant, grid, rendered, wrapped
 from .transport_table import HOPS
 
@@ -191,6 +192,9 @@ def shown(line: Line, found: Comparison) -> bool:
         return False
     if all("equal_to_eta" in row.more for row in line.rows.values()):
         return False  # the same by theory as another line
+    if line.place["set"] == TRANSPORT and quantity == "jumps":  # the same as those of the samples
+        at = {**line.place, "set": SAMPLES, "temperature": 1.0}
+        return not any(other.place == at for other in found.lines)
     if quantity in HOPS:  # the same as the hops
         return not any(other.place == {**line.place, "quantity": HOPS[quantity]} for other in found.lines)
     if quantity.endswith(BITS):  # where perplexities will not do
@@ -202,8 +206,8 @@ def shown(line: Line, found: Comparison) -> bool:
 def quantity_of(line: Line) -> str:
     bounds = {row.is_bound for row in line.rows.values()}
     unit = next(iter(line.rows.values())).unit
-    name = line.place["quantity"].removesuffix(BITS)
-    if name != line.place["quantity"]:
+    name = line.place["quantity"].removesuffix(BITS).replace("jumps", "hops")
+    if line.place["quantity"].endswith(BITS):
         name += ", bits/char"
     return name if unit not in ("ppl", "bits per character") or bounds == {True} else f"{name} (no bound)"
 

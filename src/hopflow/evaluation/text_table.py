@@ -21,9 +21,11 @@ def text_table(head: Sequence[str], lines: Sequence[Sequence[str]], width: int, 
     """
     places = range(len(head))
     least = [max(_word(line[place]) for line in (head, *lines)) for place in places]
-    widths = [max([_word(head[place]), *(len(line[place]) for line in lines)]) for place in places]
-    while sum(widths) + GAP * (len(head) - 1) > width and (wide := [p for p in places if widths[p] > least[p]]):
-        widths[max(wide, key=lambda place: widths[place])] -= 1
+    widths = [max(len(line[place]) for line in (head, *lines)) for place in places]
+    cells = [max([_word(head[place]), *(len(line[place]) for line in lines)]) for place in places]
+    for floor in (cells, least):  # headings are wrapped before cells
+        while sum(widths) + GAP * (len(head) - 1) > width and (wide := [p for p in places if widths[p] > floor[p]]):
+            widths[max(wide, key=lambda place: widths[place])] -= 1
     labels = widths[:names]
     while sum(labels) + GAP * (names - 1) > width // 2 and max(labels) > LEAST:  # a name without blanks is broken
         labels[labels.index(max(labels))] -= 1

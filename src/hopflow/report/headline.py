@@ -144,7 +144,7 @@ def _mean_bound(group: Group) -> str:
         return ""
     for line in found.lines:
         rows = list(line.rows.values())
-        if len(rows) == len(group.stories) and all(map(_is_likelihood, rows)) and not line.refused:
+        if len(rows) == len(group.stories) and all(map(_is_likelihood, rows)) and not line.refused and _one_n(line):
             numbers = {story: Number(row.value, row.stderr) for story, row in zip(group.stories, rows, strict=True)}
             said = f"{rows[0].quantity}; {rows[0].more.get('sampler', '-')}; n = {len(rows)} runs"
             return f"perplexity {group.mean(numbers)} per token on {rows[0].set} text ({said})"
@@ -233,7 +233,8 @@ def _bounds(first: Group, other: Group) -> str:
     lines = [line for line in found.lines if len(line.rows) == len(found.sides)]
     for is_one in (_is_likelihood, _is_per_character):
         likelihoods = [line for line in lines if all(map(is_one, line.rows.values()))]
-        if allowed := [line for line in likelihoods if not line.refused]:
+        single = len(first.stories) == len(other.stories) == 1  # their difference is of the sequences that both have
+        if allowed := [line for line in likelihoods if not line.refused and (single or _one_n(line))]:
             return _compare([(_label(line), _difference(line, first, other)) for line in allowed])
     refused = [reason for line in lines for reason in line.refused.values()]
     return f"bounds are not comparable: {refused[0]}" if refused else ""
@@ -250,6 +251,11 @@ def _difference(line: Line, first: Group, other: Group) -> Number:
         for story in (*first.stories, *other.stories)
     }
     return other.mean(numbers).less(first.mean(numbers))
+
+
+def _one_n(line: Line) -> bool:
+    """Whether all runs were evaluated on as many sequences: means over runs are of the same ones."""
+    return len({row.n for row in line.rows.values()}) == 1
 
 
 def _last_bounds(first: Group, other: Group) -> str:
