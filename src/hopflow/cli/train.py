@@ -49,8 +49,10 @@ def train(
             progress(f"reading {recipe.data}")
             built = build(recipe, offline=offline, progress=progress)
             planned = plan(built, progress) if dry_run else None
-            progress("timing a step")
-            pace = seconds_per_step(built) if first and not dry_run else None
+            pace = None
+            if first and not dry_run:
+                progress("timing a step")
+                pace = seconds_per_step(built)
         if planned is not None:
             if first:
                 _show_plan(built, planned, json_file)

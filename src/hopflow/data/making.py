@@ -55,9 +55,14 @@ def vocabulary_size(tokens: str) -> int:
     return int(size)
 
 
+def named_in_cache(tokens: str) -> str:
+    """The name of tokens in the cache: `auto` with the numbers of its rule, so that another rule is another entry."""
+    return f"{AUTO}, {CHARACTERS}, {SIZES}, {SHORT}, {FEW}" if tokens == AUTO else tokens
+
+
 def chosen(tokens: str, characters: int, distinct: int) -> str:
     """The tokens that `auto` means for a text of this many characters: BPE with as many as the text can teach."""
-    if tokens != AUTO:
+    if tokens != named_in_cache(AUTO):
         return tokens
     if characters < SHORT and distinct <= FEW:
         return "char"

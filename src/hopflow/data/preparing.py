@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .corpora import cache_folder, resolve
 from .cutting import segments
-from .making import chosen, from_text, ready_made
+from .making import chosen, from_text, named_in_cache, ready_made
 from .pulse import Pulse
 from .reading import Piece, Tally, kind
 from .sources import Source
@@ -54,7 +54,7 @@ def prepare(
             FORMAT,
             found.sha256(folder, pulse),
             kind(found.files[0]),
-            tokenizer.sha256 if tokenizer else str(tokens),
+            tokenizer.sha256 if tokenizer else named_in_cache(str(tokens)),
             float(holdout),
             seed,
             pack,
