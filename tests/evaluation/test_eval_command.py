@@ -279,6 +279,7 @@ def test_from_masks_b0_and_b1_are_one_line_and_two_rows(hopflow, tmp_path, home)
     assert re.search(r"\nbn +η = 0 or 1, 4 steps", result.out)
     assert "(b0 = b1, n = 16)" in result.out.partition("##")[0].replace("\n", " ")
     assert "hops (Hamming): 16 in every sequence" not in result.out  # of one sample nothing is certain
+    assert "saved by pairing" not in result.out  # pairs are independent
     assert "± ?" in result.out
     assert "nan" not in result.out.lower()
     stored = (tmp_path / "masks" / "eval.json").read_text()

@@ -26,7 +26,10 @@ def transport_table(rows: Sequence[Row], full: bool) -> tuple[list[str], list[li
 
     What independent pairs cost follows from two other columns, and is left out unless the table is to be full.
     """
-    columns = {part: head for part, head in COLUMNS.items() if full or part != "independent_cost_"}
+    left_out = set() if full else {"independent_cost_"}
+    if all(str(row.more["coupling"]).startswith("Independent") for row in rows if "coupling" in row.more):
+        left_out |= {"gain_"}  # independent pairs save nothing
+    columns = {part: head for part, head in COLUMNS.items() if part not in left_out}
     found = {row.quantity: row for row in rows}
     for cost, hops in HOPS.items():
         if hops in found:
