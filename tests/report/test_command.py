@@ -101,7 +101,7 @@ def test_a_trained_run_has_a_report(hopflow, tmp_path, reporting, monkeypatch):
     found = hopflow("train", "book.txt", *small, "eval_samples=2", "eval_steps=2", "out=run", "device=cpu")
     assert found.code == 0, found.err
     assert "report: run/report.html" in found.err
-    assert "hopflow train book.txt steps=3 batch=4" in (tmp_path / "run" / "report.html").read_text()
+    assert "hopflow train book.txt base=text steps=3 batch=4" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_the_command_is_listed():
