@@ -134,7 +134,9 @@ def the_training_guide_makes_its_runs(guide: Followed) -> None:
 def the_sampling_guide_draws_and_fills(guide: Followed) -> None:
     out, filled, saved = (guide.names[name] for name in ("out", "filled", "saved"))
     assert torch.equal(out.path_cost(Hamming()), out.jumps.double())
-    assert [text[:4] for text in filled.text(saved.tokenizer)] == ["ten ", "on t"]
+    ten, on_the = filled.text(saved.tokenizer)
+    assert ten.startswith("ten")
+    assert on_the.startswith("on the")  # the blank before a hole may be part of what is drawn
     assert len(Path("samples.jsonl").read_text().splitlines()) == 64
     assert [json.loads(line)["prompt"] for line in Path("filled.jsonl").read_text().splitlines()] == [
         "on the [MASK:4]",

@@ -23,7 +23,9 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOPFLOW_CACHE", str(home / "cache"))
-        reported_runs.run(home, "embedded", source="multimask", coupling="exact", cost="squared_embedding", ot_ema="0.99999")
+        reported_runs.run(
+            home, "embedded", source="multimask", coupling="exact", cost="squared_embedding", ot_ema="0.99999"
+        )
         reported_runs.run(home, "plain", source="bag_of_words", coupling="independent")
         reported_runs.run(home, "masks", source="mask", coupling="independent")
         yield home
