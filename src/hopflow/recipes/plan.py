@@ -18,7 +18,7 @@ from ..training.problems import one_thread
 from ..training.shares import Share
 from ..training.tasks import embedding_table, task_for
 from ..training.threads import choose_threads, using
-from ..training.trainer import Trainer
+from ..training.trainer import NotFinite, Trainer
 from .build import Built
 from .recipe import Recipe
 
@@ -82,7 +82,7 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
 def seconds_per_step(built: Built) -> float | None:
     """What a step will take, by timing a copy of the network; on a CPU with one thread. None for a large network there.
 
-    Neither the network nor torch's random state changes.
+    Neither the network nor torch's random state changes. None also if the step fails: training itself will say why.
     """
     recipe, device = built.recipe, choose_device(built.recipe.device)
     on_cpu = device.type == "cpu"
@@ -91,7 +91,10 @@ def seconds_per_step(built: Built) -> float | None:
     twin = replace(built, model=deepcopy(built.model).to(device))
     tried = min(recipe.batch, max(1, TIMED // recipe.length) if on_cpu else TRIED_ON_A_GPU)
     with torch.random.fork_rng(), one_thread() if on_cpu else nullcontext():
-        seconds, _ = _try(twin, tried)
+        try:
+            seconds, _ = _try(twin, tried)
+        except NotFinite:
+            return None
     return seconds * recipe.batch / tried
 
 
