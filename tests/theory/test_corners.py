@@ -194,3 +194,11 @@ def test_coupled_numbers_are_priced_to_the_end_as_well():
     estimate = coupled_number(network, UNIFORM, x1, Independent(), minibatch=2)
     assert abs(estimate.nats - target) < 4 * estimate.stderr
     assert estimate.stderr < 0.1 * target
+
+
+def test_where_only_the_current_token_is_possible_another_target_has_infinite_bounds():
+    """Of the tokens other than xt, none is possible, x1 among them."""
+    network, x1 = context_free(0.0, -math.inf, -math.inf), torch.ones(64, 2, dtype=torch.long)
+    estimates = [nll_bound(network, UNIFORM, x1), nll_bound(network, UNIFORM, x1, steps=8)]
+    estimates += [nll_bound(network, UNIFORM, x1, eta=1), precise_perplexity(network, UNIFORM, x1)]
+    assert [estimate.nats for estimate in estimates] == [math.inf] * 4
