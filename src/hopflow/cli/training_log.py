@@ -192,6 +192,8 @@ def expectation(recipe: "Recipe", steps: int, pace: float | None) -> str | None:
 
     device = choose_device(recipe.device).type
     where = "on one CPU thread" if device == "cpu" else f"on {device}"
+    if recipe.compile:
+        where += ", less once compiled"
     return f"about {duration(steps * pace)} {where}: {steps:,} steps of {recipe.batch} × {recipe.length} tokens"
 
 

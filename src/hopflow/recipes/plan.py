@@ -23,8 +23,11 @@ from .build import Built
 from .recipe import Recipe
 
 OT_BATCHES = 8
-TRIED, TRIED_ON_A_GPU = 4, 64
-"""Sequences of the steps that are timed; the whole batch is taken to need in proportion. A few leave a GPU idle."""
+TRIED = 4
+"""Sequences of a step that is timed on a CPU for a plan; the batch takes time in proportion. A GPU runs whole batches:
+there a few sequences take as long as many."""
+REPEATS = 8
+"""Steps that are timed on a GPU, one after another."""
 TIMED, LARGE = 1024, 20_000_000
 """Tokens of the steps that are timed before a run on a CPU, and weights for which that would take too long."""
 
@@ -61,9 +64,8 @@ def plan(built: Built, progress: Callable[[str], None] = lambda text: None) -> P
     progress("timing a step")
     threads = choose_threads(model, built.flow, built.corpus, recipe, device, share, built.folder / CHECKPOINTS)
     part = max(1, recipe.batch // recipe.accumulate)
-    tried = min(part, TRIED if device.type == "cpu" else TRIED_ON_A_GPU)
     with using(threads):
-        seconds, activations = _try(built, tried)
+        tried, seconds, activations = _timed(built, min(part, TRIED) if device.type == "cpu" else part)
     tokens = recipe.steps * recipe.batch * recipe.length
     return Plan(
         parameters,
@@ -89,11 +91,11 @@ def seconds_per_step(built: Built) -> float | None:
     if on_cpu and sum(p.numel() for p in built.model.parameters()) > LARGE:
         return None
     twin = replace(built, model=deepcopy(built.model).to(device))
-    tried = min(recipe.batch, max(1, TIMED // recipe.length) if on_cpu else TRIED_ON_A_GPU)
+    part = max(1, recipe.batch // recipe.accumulate)
     with torch.random.fork_rng(), one_thread() if on_cpu else nullcontext():
         try:
-            seconds, _ = _try(twin, tried)
-        except NotFinite:
+            tried, seconds, _ = _timed(twin, min(recipe.batch, max(1, TIMED // recipe.length)) if on_cpu else part)
+        except (NotFinite, torch.OutOfMemoryError):
             return None
     return seconds * recipe.batch / tried
 
@@ -133,8 +135,23 @@ def pace(recipe: Recipe, step: float, coupling: float) -> float:
     return max(step, coupling / busy) if busy else step + coupling
 
 
+def _timed(built: Built, tried: int) -> tuple[int, float, int]:
+    """Sequences of the step that was timed, its seconds, and the bytes that autograd keeps for it.
+
+    Half as many sequences, and again half, where the device's memory is too small.
+    """
+    while True:
+        try:
+            return tried, *_try(built, tried)
+        except torch.OutOfMemoryError:
+            if tried == 1:
+                raise
+        torch.cuda.empty_cache()
+        tried //= 2
+
+
 def _try(built: Built, tried: int) -> tuple[float, int]:
-    """Seconds of a step of so many sequences, and the bytes that autograd keeps for it."""
+    """Seconds of a step of this many sequences, and the bytes that autograd keeps for it."""
     small: Recipe = replace(built.recipe, batch=tried, accumulate=1, ot_batch=None, workers=0, compile=False)
     flow = built.flow and replace(built.flow, coupling=Independent())
     kept: dict[int, int] = {}
@@ -148,9 +165,11 @@ def _try(built: Built, tried: int) -> tuple[float, int]:
         with torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             trainer.update(0)
         trainer.settle()  # a GPU is waited for
+        repeats = 1 if trainer.device.type == "cpu" else REPEATS
         started = time.perf_counter()
-        trainer.update(1)
+        for step in range(1, 1 + repeats):
+            trainer.update(step)
         trainer.settle()
-        seconds = time.perf_counter() - started
+        seconds = (time.perf_counter() - started) / repeats
     weights = sum(kept.get(p.untyped_storage().data_ptr(), 0) for p in built.model.parameters())
     return seconds, sum(kept.values()) - weights
