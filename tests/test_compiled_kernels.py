@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import hopflow
+
 HERE = Path(__file__).parent
 
 
@@ -25,3 +27,18 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path):
     }
     assert len(started) >= 12
     assert {".".join(line.split(".")[-2:]) for line in run.stdout.split()} == started
+
+
+def test_shapes_are_checked_in_all_modules_but_kernels():
+    """Triton compiles a kernel's source; a kernel that the import hook has changed does not compile on a GPU."""
+    hooks = [finder for finder in sys.meta_path if hasattr(finder, "should_instrument")]
+    if not hooks:
+        pytest.skip("needs beartype")
+    files = Path(hopflow.__file__).parent.rglob("*.py")
+    source = {file: file.read_text() for file in files if not file.name.startswith("__")}
+    checked = {file for file in source if any(hook.should_instrument(_module(file)) for hook in hooks)}
+    assert {file for file, text in source.items() if "@triton.jit" in text} == source.keys() - checked
+
+
+def _module(file: Path) -> str:
+    return ".".join(file.relative_to(Path(hopflow.__file__).parents[1]).with_suffix("").parts)
