@@ -44,7 +44,7 @@ def main() -> int:
     for command in (mapping, running):
         command.add_argument("--jobs", type=int, default=max(1, os.cpu_count() or 1), help="processes at a time")
         command.add_argument("--map", type=Path, default=BUILD / "map.jsonl", help="what `map` writes and `run` reads")
-        command.add_argument("--minutes", type=float, default=1e9, help="start nothing new after this time")
+        command.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
     mapping.add_argument("--seconds", type=float, default=420, help="at most so long for one test file")
     mapping.add_argument("--only", default="", help="only test files whose path starts with this")
     running.add_argument("--seconds", type=float, default=90, help="tests of so many seconds, at most, for one change")
@@ -74,12 +74,15 @@ def map_tests(out: Path, jobs: int, seconds: float, minutes: float, only: str = 
 
     def one(file: Path) -> list[dict]:
         name = names[file]
-        if time.monotonic() > end:
+        limit = min(seconds, end - time.monotonic())
+        if limit <= 0:
             return []
         with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
             record = Path(folder) / "record.jsonl"
-            code, tail = pytest(Path(folder), PACKAGE.parent, [name], seconds, MUTATE_RECORD=str(record))
+            code, tail = pytest(Path(folder), PACKAGE.parent, [name], limit, MUTATE_RECORD=str(record))
             lines = read(record)
+        if code is None and limit < seconds:
+            return []  # not finished in time: the next call runs it
         return [*lines, {"file": name, "code": code, "tests": len(lines), "tail": tail if code else ""}]
 
     with ThreadPoolExecutor(jobs) as pool, out.open("a") as file:
@@ -112,9 +115,14 @@ def run(arguments: argparse.Namespace) -> int:
         subprocess.run(compiling, check=True)
 
         def one(site: mutate_sites.Site) -> dict | None:
-            if time.monotonic() > end:
+            chosen, expected = tests.chosen(site, arguments.seconds)
+            limit = min(90 + 3 * expected, end - time.monotonic())
+            if limit <= 0:
                 return None
-            return {"seed": arguments.seed, **try_change(site, base, *tests.chosen(site, arguments.seconds))}
+            result = try_change(site, base, chosen, limit)
+            if result["outcome"] == "hung" and limit < 90 + 3 * expected:
+                return None  # not finished in time: the next call tries it
+            return {"seed": arguments.seed, **result}
 
         with ThreadPoolExecutor(arguments.jobs) as pool, out.open("a") as file:
             for done in as_completed([pool.submit(one, site) for site in todo]):
@@ -154,15 +162,13 @@ class Tests:
         for distance, file in self.imports.ranked(site.path):
             entering = [test for test in self.by_file.get(file, ()) if self.enters(test, site)]
             others = [test for test in self.by_file.get(file, ()) if not self.enters(test, site)]
-            for late, tests in ((False, entering), (True, others)):
+            for late, tests in ((False, entering), (True, others if entering or distance <= 0 else [])):
                 if tests:
                     tests.sort(key=lambda test: test["seconds"])
                     groups.append((late, min(distance, 2), sum(test["seconds"] for test in tests), tests))
         groups.sort(key=lambda group: group[:3])
         found, total = [], 0.0
-        for late, distance, _, tests in groups:
-            if late and distance > 0:
-                continue  # too far away to try what does not enter the function
+        for *_, tests in groups:
             share = seconds / 3
             for test in tests:
                 if test["seconds"] <= min(share, seconds - total):
@@ -183,7 +189,7 @@ class Tests:
         )
 
 
-def try_change(site: mutate_sites.Site, base: Path, tests: list[str], expected: float) -> dict:
+def try_change(site: mutate_sites.Site, base: Path, tests: list[str], limit: float) -> dict:
     source = (PACKAGE / site.path).read_bytes()
     changed = site.apply(source)
     diff = difflib.unified_diff(source.decode().splitlines(), changed.decode().splitlines(), n=0, lineterm="")
@@ -209,7 +215,7 @@ def try_change(site: mutate_sites.Site, base: Path, tests: list[str], expected: 
         chosen = Path(folder) / "tests.json"
         chosen.write_text(json.dumps(tests))
         files = list(dict.fromkeys(test.split("::")[0] for test in tests))
-        code, tail = pytest(Path(folder), overlay, files, 90 + 3 * expected, MUTATE_TESTS=str(chosen))
+        code, tail = pytest(Path(folder), overlay, files, limit, MUTATE_TESTS=str(chosen))
     outcome = {0: "survived", 4: "error", 5: "no tests", None: "hung"}.get(code, "noticed")
     by = next((line for line in tail.splitlines() if line.startswith(("FAILED", "ERROR"))), tail[-300:])
     return {**result, "outcome": outcome, "by": by[:300], "seconds": round(time.monotonic() - start, 1)}
