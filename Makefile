@@ -4,9 +4,11 @@ PYTHON ?= python3
 BIN = .venv/bin
 PYTEST = $(BIN)/python -m pytest
 ARGS =
+seed = 0
+count = 100
 
 .DEFAULT_GOAL = help
-.PHONY: help setup demo test lint docs test-slow torture reproduce clean
+.PHONY: help setup demo test lint docs test-slow torture mutate reproduce clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -36,6 +38,9 @@ test-slow: setup  ## the slow tests: wheel, long statistics
 
 torture: setup  ## the torture tests: long fault and fuzz campaigns
 	$(PYTEST) -m torture $(ARGS)
+
+mutate: setup  ## change the code in small ways and list what no test notices; seed=0 count=100; an hour
+	$(BIN)/python tools/mutate.py run --seed $(seed) --count $(count)
 
 reproduce: setup  ## train Table 1 again at laptop size; hours
 	$(BIN)/hopflow reproduce morse --json runs/morse.json

@@ -1,0 +1,294 @@
+"""Change the package in small ways, and list the changes that no test notices: `make mutate seed=0 count=100`.
+
+    python tools/mutate.py map                        run every fast test once; note failures, seconds, functions
+    python tools/mutate.py run --seed 0 --count 100   draw changes by seed, run the tests of each, list the survivors
+    python tools/mutate.py show FILE...               the share noticed, and the survivors, of result files
+
+Every change lives in a copy of the package in a temporary folder; the working tree is never touched. Results are
+lines of JSON, written as they come: the same command goes on where it was stopped, and `--part 1/3` takes a third of
+the draw. Needs pytest and what hopflow itself needs; tests that fail without a change are left out. `map` takes the
+time of the whole suite; on Python 3.12 and later it also notes which functions a test enters, and `run` starts with
+the tests that enter the changed one.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parent
+ROOT = TOOLS.parent
+PACKAGE = ROOT / "src" / "hopflow"
+sys.path.insert(0, str(TOOLS))
+
+import mutate_sites  # noqa: E402
+import mutate_tests  # noqa: E402
+
+BUILD = ROOT / "build" / "mutate"
+LARGEST_FILE = 4 << 30  # bytes that a changed program may write to one file
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    mapping, running, showing = (commands.add_parser(name) for name in ("map", "run", "show"))
+    for command in (mapping, running):
+        command.add_argument("--jobs", type=int, default=max(1, os.cpu_count() or 1), help="processes at a time")
+        command.add_argument("--map", type=Path, default=BUILD / "map.jsonl", help="what `map` writes and `run` reads")
+        command.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
+    mapping.add_argument("--seconds", type=float, default=420, help="at most so long for one test file")
+    mapping.add_argument("--only", default="", help="only test files whose path starts with this")
+    running.add_argument("--seconds", type=float, default=90, help="tests of so many seconds, at most, for one change")
+    running.add_argument("--seed", type=int, default=0)
+    running.add_argument("--count", type=int, default=100)
+    running.add_argument("--part", default="1/1", help="I/N: the I-th of N parts of the draw")
+    running.add_argument("--out", type=Path, help="results; build/mutate/SEED.jsonl otherwise")
+    running.add_argument("--only", default="", help="only changes whose file and line start with this, as bounds.py:12")
+    showing.add_argument("files", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    if arguments.command == "map":
+        return map_tests(arguments.map, arguments.jobs, arguments.seconds, arguments.minutes, arguments.only)
+    if arguments.command == "run":
+        return run(arguments)
+    return show(arguments.files)
+
+
+def map_tests(out: Path, jobs: int, seconds: float, minutes: float, only: str = "") -> int:
+    """Run each test file by itself; a file that the map already holds is not run again."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    known = {line["file"] for line in read(out) if "file" in line}
+    imports = mutate_tests.Imports(ROOT)
+    names = {file: file.relative_to(ROOT).as_posix() for file in imports.tests}
+    files = [file for file, name in names.items() if name not in known and name.startswith(only)]
+    files.sort(key=lambda file: -file.stat().st_size)
+    end = time.monotonic() + 60 * minutes
+
+    def one(file: Path) -> list[dict]:
+        name = names[file]
+        limit = min(seconds, end - time.monotonic())
+        if limit <= 0:
+            return []
+        with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+            record = Path(folder) / "record.jsonl"
+            code, tail = pytest(Path(folder), PACKAGE.parent, [name], limit, MUTATE_RECORD=str(record))
+            lines = read(record)
+        if code is None and limit < seconds:
+            return []  # not finished in time: the next call runs it
+        return [*lines, {"file": name, "code": code, "tests": len(lines), "tail": tail if code else ""}]
+
+    with ThreadPoolExecutor(jobs) as pool, out.open("a") as file:
+        for done in as_completed([pool.submit(one, file) for file in files]):
+            for line in done.result():
+                print(json.dumps(line), file=file, flush=True)
+                if "file" in line and line["code"] not in (0, 5):
+                    print(f"{line['file']}: exit {line['code']}; what failed there is left out")
+    tests = [line for line in read(out) if "test" in line]
+    passed = [line for line in tests if line["outcome"] == "passed"]
+    print(f"{len(passed)} of {len(tests)} tests pass and are used; {sum(t['seconds'] for t in tests):.0f} s of tests")
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    out = arguments.out or BUILD / f"{arguments.seed}.jsonl"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not arguments.map.exists():
+        map_tests(arguments.map, arguments.jobs, 420, arguments.minutes)
+    tests = Tests(arguments.map)
+    part, parts = map(int, arguments.part.split("/"))
+    drawn = mutate_sites.draw(PACKAGE, arguments.seed, arguments.count)[part - 1 :: parts]
+    known = {line["key"] for line in read(out)}
+    todo = [site for site in drawn if site.key not in known and f"{site.path}:{site.line}".startswith(arguments.only)]
+    end = time.monotonic() + 60 * arguments.minutes
+    with tempfile.TemporaryDirectory(prefix="mutate-base-") as folder:
+        base = Path(folder) / "hopflow"
+        shutil.copytree(PACKAGE, base, ignore=shutil.ignore_patterns("__pycache__"))
+        compiling = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(base)]
+        subprocess.run(compiling, check=True)
+
+        def one(site: mutate_sites.Site) -> dict | None:
+            chosen, expected = tests.chosen(site, arguments.seconds)
+            limit = min(90 + 3 * expected, end - time.monotonic())
+            if limit <= 0:
+                return None
+            result = try_change(site, base, chosen, limit)
+            if result["outcome"] == "hung" and limit < 90 + 3 * expected:
+                return None  # not finished in time: the next call tries it
+            return {"seed": arguments.seed, **result}
+
+        with ThreadPoolExecutor(arguments.jobs) as pool, out.open("a") as file:
+            for done in as_completed([pool.submit(one, site) for site in todo]):
+                if result := done.result():
+                    print(json.dumps(result), file=file, flush=True)
+                    print(f"{result['outcome']:9} {result['path']}:{result['line']} {result['kind']}", flush=True)
+    left = len({site.key for site in drawn} - {line["key"] for line in read(out)})
+    if left:
+        print(f"{left} changes are left; the same command goes on")
+    return show([out])
+
+
+class Tests:
+    """The tests that pass without a change, and which of them to run for one."""
+
+    def __init__(self, path: Path):
+        self.imports = mutate_tests.Imports(ROOT)
+        self.by_file: dict[str, list[dict]] = {}
+        names: dict[str, list[str]] = {}
+        for line in read(path):
+            if "test" in line:
+                file = line["test"].split("::")[0]
+                known = names.setdefault(file, [])
+                known += line["names"]
+                line["entered"] = {known[i] for i in line["entered"]}
+                if line["outcome"] == "passed":
+                    self.by_file.setdefault(file, []).append(line)
+        self.maps_functions = any(test["entered"] for tests in self.by_file.values() for test in tests)
+
+    def chosen(self, site: mutate_sites.Site, seconds: float) -> tuple[list[str], float]:
+        """Tests of the files that import the module, nearest first, up to `seconds`; one file takes at most a third.
+
+        Tests that enter the changed function come before the others of their file and its neighbours. A file's tests
+        stay together, because they share fixtures.
+        """
+        groups = []
+        for distance, file in self.imports.ranked(site.path):
+            entering = [test for test in self.by_file.get(file, ()) if self.enters(test, site)]
+            others = [test for test in self.by_file.get(file, ()) if not self.enters(test, site)]
+            for late, tests in ((False, entering), (True, others if entering or distance <= 0 else [])):
+                if tests:
+                    tests.sort(key=lambda test: test["seconds"])
+                    groups.append((late, min(distance, 2), sum(test["seconds"] for test in tests), tests))
+        groups.sort(key=lambda group: group[:3])
+        found, total = [], 0.0
+        for *_, tests in groups:
+            share = seconds / 3
+            for test in tests:
+                if test["seconds"] <= min(share, seconds - total):
+                    share -= test["seconds"]
+                    total += test["seconds"]
+                    found.append(test["test"])
+        return found, total
+
+    def enters(self, test: dict, site: mutate_sites.Site) -> bool:
+        """Whether a test enters the changed function; true where that is not known."""
+        at_import = site.function == "<module>" or not self.maps_functions
+        return (
+            at_import
+            or f"{site.path}:{site.function}" in test["entered"]
+            or (
+                site.function.lstrip("_")[:1].isupper() and "." not in site.function  # a class body runs at import
+            )
+        )
+
+
+def try_change(site: mutate_sites.Site, base: Path, tests: list[str], limit: float) -> dict:
+    source = (PACKAGE / site.path).read_bytes()
+    changed = site.apply(source)
+    diff = difflib.unified_diff(source.decode().splitlines(), changed.decode().splitlines(), n=0, lineterm="")
+    result = {
+        "key": site.key,
+        "path": site.path,
+        "line": site.line,
+        "kind": site.kind,
+        "function": site.function,
+        "diff": [line for line in diff if not line.startswith(("---", "+++", "@@"))],
+        "tests": len(tests),
+    }
+    start = time.monotonic()
+    if not tests:
+        return {**result, "outcome": "no tests", "by": "", "seconds": 0.0}
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        overlay = Path(folder) / "src"
+        shutil.copytree(base, overlay / "hopflow")
+        target = overlay / "hopflow" / site.path
+        for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
+            compiled.unlink()
+        target.write_bytes(changed)
+        chosen = Path(folder) / "tests.json"
+        chosen.write_text(json.dumps(tests))
+        files = list(dict.fromkeys(test.split("::")[0] for test in tests))
+        code, tail = pytest(Path(folder), overlay, files, limit, MUTATE_TESTS=str(chosen))
+    outcome = {0: "survived", 4: "error", 5: "no tests", None: "hung"}.get(code, "noticed")
+    by = next((line for line in tail.splitlines() if line.startswith(("FAILED", "ERROR"))), tail[-300:])
+    return {**result, "outcome": outcome, "by": by[:300], "seconds": round(time.monotonic() - start, 1)}
+
+
+def pytest(folder: Path, source: Path, files: list[str], seconds: float, **variables: str) -> tuple[int | None, str]:
+    """Run tests on the package in `source`: the exit code (None: it took too long) and the end of the output."""
+    (folder / "tmp").mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(source), str(TOOLS)]),
+        "MUTATE_PACKAGE": str(source / "hopflow"),
+        "TMPDIR": str(folder / "tmp"),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        **variables,
+    }
+    command = [sys.executable, "-m", "pytest", *files, "-q", "--tb=no", "-rfE", "-p", "mutate_plugin"]
+    command += ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", "-m", "not slow and not torture"]
+    command += ["-W", "ignore::pytest.PytestConfigWarning", "-o", "addopts=--import-mode=importlib"]
+    if "MUTATE_TESTS" in variables:
+        command.append("-x")
+    with (folder / "output").open("w+") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=bound_files,
+        )
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what a changed program left running, too
+            process.wait()
+        output.seek(0)
+        return code, output.read()[-2000:]
+
+
+def bound_files() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+
+
+def show(files: list[Path]) -> int:
+    results = [line for file in files for line in read(file)]
+    noticed = [line for line in results if line["outcome"] in ("noticed", "hung")]
+    survivors = [line for line in results if line not in noticed]
+    for line in sorted(survivors, key=lambda line: (line["path"], line["line"])):
+        print(f"\n{line['outcome']}: src/hopflow/{line['path']}:{line['line']} in {line['function']} ({line['kind']})")
+        print("\n".join(f"  {text}" for text in line["diff"]))
+    print(f"\n{len(noticed)} of {len(results)} changes noticed")
+    return 0
+
+
+def read(path: Path) -> list[dict]:
+    """Lines of JSON; a last line that was cut off is ignored."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
