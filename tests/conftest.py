@@ -30,7 +30,7 @@ def checked_modules() -> list[str]:
 
 
 if find_spec("beartype"):  # a machine may have only what hopflow itself needs
-    install_import_hook(checked_modules(), "beartype.beartype")
+    install_import_hook(checked_modules(), "shape_checks.checked")
 
 settings.register_profile(
     "hopflow", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

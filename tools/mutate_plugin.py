@@ -22,7 +22,7 @@ totals: dict[str, dict] = {}
 
 
 def on_start(code, _):
-    if code.co_filename.startswith(PACKAGE):
+    if PACKAGE and code.co_filename.startswith(PACKAGE):
         path = code.co_filename[len(PACKAGE) :].lstrip("/")
         entered.add(f"{path}:{code.co_qualname.replace('.<locals>', '').split('.<')[0]}")
     return sys.monitoring.DISABLE
