@@ -12,6 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     (
         "atomic",
+        "child_process",
         "hints",
         "later",
         "storage",

@@ -38,7 +38,7 @@ def fake_venv(set_up):
         python = Path(set_up.venv_python())
         python.parent.mkdir(parents=True, exist_ok=True)
         answer = version or set_up.python_version()
-        python.write_text(f'#!/bin/sh\nif [ "$1" = -m ]; then {pip}; fi\necho {answer}\n')
+        python.write_text(f'#!/bin/sh\nif [ "$2" = -m ]; then {pip}; fi\necho {answer}\n')
         python.chmod(0o755)
         return python
 
@@ -115,7 +115,7 @@ def test_pips_pages_become_one_problem(set_up, fake_venv, capsys, pip_says, word
 
 def test_packages_that_cannot_be_imported_are_a_problem(set_up, fake_venv, capsys):
     python = fake_venv()
-    text = python.read_text().replace("#!/bin/sh", '#!/bin/sh\ncase "$2" in *torch*) echo libgomp >&2; exit 1;; esac')
+    text = python.read_text().replace("#!/bin/sh", '#!/bin/sh\ncase "$3" in *torch*) echo libgomp >&2; exit 1;; esac')
     python.write_text(text)
     assert "why: libgomp" in failure(set_up, capsys)
 

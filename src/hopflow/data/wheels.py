@@ -5,7 +5,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 import zipfile
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
+from ..child_process import PythonProcess, pip_environment
 from .pulse import Pulse
 
 LARGEST_MEMBER = 1 << 30  # bytes
@@ -91,10 +91,10 @@ def fetch(wheel: Wheel, cache: Path, pulse: Pulse, offline: bool) -> Path:
 def _download(wheel: Wheel, folder: Path, by_hand: Path, pulse: Pulse) -> Path:
     # a wheel only: a source archive would run its own code to say its name
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--retries=1"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), wheel.requirement]
+    command = ["-m", "pip", "download", *options, "--dest", str(folder), wheel.requirement]
     start = time.monotonic()
     with (folder / "pip.log").open("w+") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        process = PythonProcess(*command, env=pip_environment(), stdout=log, stderr=subprocess.STDOUT)
         try:
             while process.poll() is None:
                 if time.monotonic() - start > PATIENCE:
@@ -102,12 +102,11 @@ def _download(wheel: Wheel, folder: Path, by_hand: Path, pulse: Pulse) -> Path:
                 pulse.beat(lambda: f"fetching {wheel.file}: {time.monotonic() - start:.0f} s")
                 time.sleep(0.05)
         finally:
-            process.kill()
-            process.wait()
+            code = process.end()
         log.seek(0)
         said = [line.strip() for line in log if line.startswith("ERROR") or "No module named pip" in line]
-    if process.returncode:
-        raise _out_of_reach(wheel, by_hand, said[-1] if said else f"pip ended with {process.returncode}")
+    if code:
+        raise _out_of_reach(wheel, by_hand, said[-1] if said else f"pip ended with {code}")
     found = list(folder.glob("*.whl"))
     if len(found) != 1:
         raise _out_of_reach(wheel, by_hand, "pip brought no wheel")

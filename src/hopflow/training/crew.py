@@ -8,16 +8,14 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler, send_handle
-from pathlib import Path
 from typing import Any
 
+from ..child_process import PythonProcess, import_path
 from ..flow import Flow
 from .problems import Draw, Solution
 from .sheets import Sheet
@@ -27,6 +25,11 @@ log = logging.getLogger("hopflow")
 
 BOOT_SECONDS = 120.0  # a worker imports torch first, from a slow disk perhaps
 DEPTH = 2  # OT batches a worker holds, so that it goes on without waiting for the trainer to look
+PROGRAM = (
+    "import runpy, sys; sys.path[:] = sys.argv[2:]; "
+    "runpy.run_module('hopflow.training.worker', run_name='__main__', alter_sys=True)"
+)
+"""What a worker runs. Its path is passed as arguments: PYTHONPATH would also be searched for a sitecustomize.py."""
 FAULTS = 3  # in a row; then the machine, not the worker, is at fault
 
 
@@ -57,10 +60,9 @@ class Worker:
             for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # a stopped worker must not stop the trainer
                 ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(timeout) + 1, 0))
             self.connection = Connection(ours.detach())
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hopflow.training.worker", str(theirs.fileno())],
+            self.process = PythonProcess(
+                *("-c", PROGRAM, str(theirs.fileno()), *import_path()),
                 pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # what the trainer prints may be read by a program
                 env=_environment(),
                 process_group=0,  # Ctrl-C is for the trainer, which then closes its workers
@@ -76,12 +78,7 @@ class Worker:
 
     def end(self, grace: float = 0.0) -> str:
         """End it and say how it ended. There is nothing to save: it writes to memory only."""
-        try:
-            code = self.process.wait(grace)
-        except subprocess.TimeoutExpired:
-            code = None
-        self.process.kill()  # a stopped process, too
-        self.process.wait()
+        code = self.process.end(grace)
         self.connection.close()
         if code is None:
             return "did not respond"
@@ -275,7 +272,6 @@ def _message(content: Any) -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """A worker imports what the trainer imports, uses one thread, and no GPU."""
-    here: Sequence[str] = [str(Path(__file__).parents[2]), *(str(Path(entry).absolute()) for entry in sys.path)]
+    """A worker uses one thread, and no GPU."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return {**os.environ, **threads, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(here)}
+    return {**os.environ, **threads, "CUDA_VISIBLE_DEVICES": ""}

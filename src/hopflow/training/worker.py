@@ -8,8 +8,10 @@ import os
 import sys
 import time
 import warnings
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +38,9 @@ def main() -> None:
         serve(connection, trainer)
     except (EOFError, OSError):
         return  # the trainer has closed its end
+    finally:
+        with suppress(OSError):  # the empty folder that it was started in, where the trainer was killed
+            Path.cwd().rmdir()
 
 
 def serve(connection: Connection, trainer: int) -> None:
