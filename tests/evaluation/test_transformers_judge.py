@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import shutil
+import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -219,6 +220,118 @@ def test_code_beside_the_weights_is_not_run(tmp_path, bpe):
     assert not (tmp_path / "canary").exists()
 
 
+def edit(folder: Path, **changes: object) -> None:
+    """Change some keys of its config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+@pytest.fixture
+def no_sockets(monkeypatch):
+    """Refuse every connection and every look-up of a name, and keep the addresses that were tried."""
+    tried: list[object] = []
+
+    def refuse(*address: object, **_: object) -> None:
+        tried.append(address[-1])
+        raise OSError("no network in this test")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return tried
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Stands in for the package `kernels` where it is installed: which kernels of the hub were asked for."""
+    from transformers.integrations import hub_kernels
+
+    asked: list[str] = []
+    monkeypatch.setattr(hub_kernels, "get_kernel", lambda name, *_, **__: asked.append(name))
+    return asked
+
+
+@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attn_implementation": "org/repo"},
+        {"attn_implementation": "kernels-community/flash-attn2"},
+        {"attn_implementation": {"": "org/repo"}},
+        {"_attn_implementation": "org/repo"},
+        {"_attn_implementation_internal": "org/repo"},
+        {"text_config": {"attn_implementation": "org/repo"}},
+        {"layers": [{"attn_implementation": "org/repo"}]},
+        {"experts_implementation": "org/repo"},
+        {"quantization_config": {"quant_method": "mxfp4"}},
+        {"compression_config": {"quant_method": "sparseml"}},
+        {"auto_map": {"AutoModelForCausalLM": "org/repo--evil.Evil"}},
+        {"use_kernels": True},
+        {"kernel_config": {"RMSNorm": "org/repo:RMSNorm"}},
+        {"configuration_files": ["config.4.0.0.json"]},
+        {"transformers_weights": "elsewhere.safetensors"},
+        {"attribute_map": {"hidden_act": "_attn_implementation_internal"}, "hidden_act": "org/repo"},
+    ],
+    ids=str,
+)
+def test_a_config_that_asks_for_other_code_or_files_is_refused_without_a_socket(
+    tmp_path, bpe, no_sockets, kernels, changes, offline
+):
+    edit(save(tmp_path, bpe, "llama"), **changes)
+    with pytest.raises(ValueError, match="loads other files or code"):
+        hf.judge(tmp_path, offline=offline)
+    assert (no_sockets, kernels) == ([], [])
+
+
+def test_a_local_judge_opens_no_socket_while_it_is_loaded_and_used(tmp_path, bpe, no_sockets, kernels, monkeypatch):
+    from huggingface_hub import HfApi, constants
+
+    judge = hf.judge(save(tmp_path, bpe, "llama"))
+    assert judge.model.config._attn_implementation == "sdpa"
+    forward = judge.model.forward
+
+    def curious(*inputs, **options):
+        with suppress(Exception):  # what a network of transformers may do while it computes
+            HfApi().model_info("org/repo")
+        return forward(*inputs, **options)
+
+    monkeypatch.setattr(judge.model, "forward", curious)
+    assert float(judge.score(TEXTS[:1]).nats) > 0
+    assert (no_sockets, kernels) == ([], [])
+    assert not constants.HF_HUB_OFFLINE  # the rest of the process may still ask the hub
+    with pytest.raises(Exception, match="no network in this test"):
+        HfApi().model_info("org/repo")
+    assert no_sockets  # so that the test can see an attempt
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": 1001}, "num_hidden_layers must be at most 1000, got 1001"),
+        ({"num_hidden_layers": 10**12}, "at most 1000"),
+        ({"num_hidden_layers": 1000}, r"its config describes 10,\d+,\d+ weights, its files hold"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be an integer from 1 to 1000, got 0"),
+        ({"hidden_size": 1 << 17}, "hidden_size must be an integer from 1 to 65536"),
+        ({"hidden_size": 1 << 16}, "its config describes"),
+        ({"vocab_size": 10**10}, "vocab_size must be an integer from 1 to 4194304"),
+        ({"vocab_size": 1 << 22}, "its config describes"),
+        ({"intermediate_size": 10**9}, "intermediate_size must be an integer from 1 to 262144"),
+        ({"max_position_embeddings": 10**15}, "max_position_embeddings must be an integer from 1 to 16777216"),
+    ],
+    ids=str,
+)
+def test_a_config_of_impossible_size_is_refused_before_anything_is_allocated(tmp_path, bpe, changes, words):
+    edit(save(tmp_path, bpe, "llama"), **changes)
+    with pytest.raises(ValueError, match=words):
+        hf.judge(tmp_path)
+
+
+def test_a_config_too_large_to_read_is_refused(tmp_path, bpe, monkeypatch):
+    monkeypatch.setattr("hopflow.evaluation.transformers_judge.LARGEST_CONFIG", 100)
+    with pytest.raises(ValueError, match=r"config\.json is larger than"):
+        hf.judge(save(tmp_path, bpe))
+
+
 def test_weights_that_are_missing_or_damaged_are_no_judge(tmp_path, bpe):
     from safetensors.torch import load_file, save_file
 
@@ -229,9 +342,10 @@ def test_weights_that_are_missing_or_damaged_are_no_judge(tmp_path, bpe):
     save_file({name: value for name, value in tensors.items() if name != lost}, file, metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"lacks weights.*noise"):
         hf.judge(folder)
-    file.write_bytes(b"\x80\x04" + bytes(100))
-    with pytest.raises(ValueError, match="cannot load"):
-        hf.judge(folder)
+    for size, words in ((100, "is damaged"), (10**5, "cannot load")):
+        file.write_bytes(b"\x80\x04" + bytes(size))
+        with pytest.raises(ValueError, match=words):
+            hf.judge(folder)
     file.unlink()
     with pytest.raises(FileNotFoundError, match="the weights are missing"):
         hf.judge(folder)

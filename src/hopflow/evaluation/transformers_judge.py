@@ -22,6 +22,7 @@ from ..data.tokenizers import Subwords
 from ..data.wheels import Wheel, fetch
 from ..network import resting
 from .judge import Judge
+from .judge_limits import LARGEST_CONFIG, Refused, attention, check_keys, check_memory, check_sizes, offline
 
 CONTEXT = 1024
 """Tokens of a window unless said: GPT-2's, and the longest sequences of the paper."""
@@ -64,7 +65,7 @@ class TransformersJudge(Judge):
         x = torch.cat([before, x], 1)
         first = max(1, before.shape[1])  # the first token that has something before it
         there = torch.arange(x.shape[1], device=x.device) < before.shape[1] + lengths[:, None]
-        with resting(self.model):
+        with offline(), resting(self.model):
             logits = self.model(input_ids=x, attention_mask=there.long(), use_cache=False).logits[:, first - 1 : -1]
         # float32: bf16 softmax over 50k tokens loses the tail
         nats = cross_entropy(logits.float().flatten(0, 1), x[:, first:].flatten(), reduction="none")
@@ -115,7 +116,7 @@ def from_folder(folder: Path, wish: Wish, pulse: Pulse, **origin: str) -> Transf
     """What `save_pretrained` of transformers wrote: config.json, tokenizer.json and safetensors."""
     files = _checked(folder)
     _needs("transformers")
-    model, words = _read(folder, {}, {"use_safetensors": True}, pulse)
+    model, words = _read(folder, files, {}, {"use_safetensors": True}, pulse)
     return _judge(model, words, files, wish, pulse, {"name": str(folder), **origin})
 
 
@@ -125,22 +126,29 @@ def from_gguf(file: Path, wish: Wish, pulse: Pulse, **origin: str) -> Transforme
         raise FileNotFoundError(errno.ENOENT, "no such file", str(file))
     _needs(*GGUF)
     # by its full path: transformers looks for a mere name in the working directory first
-    model, words = _read(file.parent, {"gguf_file": str(file.resolve())}, {}, pulse)
+    model, words = _read(file.parent, [file], {"gguf_file": str(file.resolve())}, {}, pulse)
     return _judge(model, words, [file], wish, pulse, {"name": str(file), **origin})
 
 
-def _read(folder: Path, both: dict[str, Any], weights: dict[str, Any], pulse: Pulse) -> tuple[Any, Any]:
+def _read(
+    folder: Path, files: Sequence[Path], both: dict[str, Any], weights: dict[str, Any], pulse: Pulse
+) -> tuple[Any, Any]:
     """The model and its tokenizer, as transformers makes them; nothing is fetched, no code is run."""
     import transformers
 
     name = Path(both.get("gguf_file", folder)).name
     both = {"local_files_only": True, "trust_remote_code": False, **both}
     try:
-        with _quiet(), pulse.meanwhile(lambda: f"loading {name}"):
+        with offline(), _quiet(), pulse.meanwhile(lambda: f"loading {name}"):
+            config = transformers.AutoConfig.from_pretrained(folder, **both)
+            check_sizes(config, name)
+            config._attn_implementation = chosen = attention(config)
+            check_memory(config, files, name)
             words = transformers.AutoTokenizer.from_pretrained(folder, **both)
             load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its types do not know of a second result
+            weights = {**weights, "config": config, "attn_implementation": chosen}
             model, found = load(folder, output_loading_info=True, **weights, **both)
-    except MemoryError:
+    except (MemoryError, Refused):
         raise
     except Exception as error:  # a damaged or hostile file may raise anything
         raise ValueError(f"transformers {transformers.__version__} cannot load {name}: {_line(error)}") from error
@@ -175,7 +183,7 @@ def _judge(
 def _checked(folder: Path) -> list[Path]:
     """The files of weights, by the folder's own words; what could make transformers read others is refused."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = _json(folder / "config.json")
         names = _weights(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{folder} is damaged: {_line(error)}") from None
@@ -183,9 +191,7 @@ def _checked(folder: Path) -> list[Path]:
         raise ValueError(
             f"{folder / 'config.json'} is neither from hopflow nor from transformers: it has no model_type"
         )
-    for odd in ("transformers_weights", "auto_map"):
-        if odd in config:
-            raise ValueError(f"{folder / 'config.json'} has {odd}: it asks for other files than hopflow reads")
+    check_keys(config, folder / "config.json")
     if (folder / "adapter_config.json").exists():
         raise ValueError(f"{folder} is an adapter: merge it into its model first, and save that as safetensors")
     files = [folder / name for name in names]
@@ -205,8 +211,13 @@ def _weights(folder: Path) -> list[str]:
     index = folder / "model.safetensors.index.json"
     if (folder / "model.safetensors").is_file() or not index.is_file():
         return ["model.safetensors"]
-    parts = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    return sorted({str(part) for part in parts.values()})
+    return sorted({str(part) for part in _json(index)["weight_map"].values()})
+
+
+def _json(file: Path) -> Any:
+    if file.stat().st_size > LARGEST_CONFIG:
+        raise ValueError(f"{file.name} is larger than {LARGEST_CONFIG >> 20} MiB")
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _subwords(words: Any, name: str) -> Subwords:
@@ -229,7 +240,7 @@ def _check_fit(model: Any, tokenizer: Subwords, opening: Sequence[int], name: st
     if tokenizer.size > known or not all(0 <= i < known for i in opening):
         raise ValueError(f"{name}: the tokenizer has {tokenizer.size} tokens, the model knows {known}")
     x = torch.arange(4, device=model.device)[None] % known
-    with resting(model):
+    with offline(), resting(model):
         first, second = (model(input_ids=row).logits[0, 0] for row in (x, torch.cat([x[:, :1], x[:, 2:]], 1)))
     if not torch.allclose(first, second, atol=1e-3, rtol=1e-3):
         raise ValueError(f"{name} is a {type(model).__name__} that sees the tokens after a token: it is no judge")
