@@ -163,9 +163,9 @@ def show(report: Report, console: Console) -> None:
     for label, finding in lines:
         console.print(Text.assemble((label.ljust(width), "bold"), finding), soft_wrap=True)
     for text in report.warnings:
-        console.print(f"note: {text}", style="yellow", markup=False, soft_wrap=True)
+        console.print(f"note: {text}", style="yellow", soft_wrap=True)
     for text in report.problems:
-        console.print(f"problem: {text}", style="red", markup=False, soft_wrap=True)
+        console.print(f"problem: {text}", style="red", soft_wrap=True)
     if report.healthy:
         console.print("everything essential works", style="green")
 

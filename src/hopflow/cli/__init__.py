@@ -4,6 +4,7 @@ Exit codes: 0 ok, 1 bug, 2 user input, 3 environment, 4 interrupted.
 """
 
 import errno
+import logging
 import os
 import sys
 import traceback
@@ -17,7 +18,9 @@ from . import bench, config, data, demo, infill, looks, reproduce, sample, train
 from .codes import BUG, ENVIRONMENT, INTERRUPTED, OK, USER
 from .compare import compare
 from .eval import evaluate
+from .output import echo
 from .report import report
+from .training_log import Lines
 
 # mistakes in a file name that the user typed; every other OSError is the machine's doing
 USER_ERRNO = {
@@ -52,7 +55,7 @@ app.command()(looks.doctor)
 
 def _version(asked: bool) -> bool:
     if asked:
-        typer.echo(f"hopflow {__version__}")
+        echo(f"hopflow {__version__}")
         raise typer.Exit
     return asked
 
@@ -72,6 +75,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without Greek letters shows "?", not a traceback
     warnings.showwarning = _warn
+    logging.lastResort = Lines(lambda text: echo(text, err=True), logging.WARNING)  # what is logged outside of training
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="hopflow", standalone_mode=False)
         if code == 130:  # typer's word for Ctrl-C
@@ -82,7 +86,7 @@ def main() -> None:
         _fail(INTERRUPTED, str(error) or "interrupted")
     except Exception as error:
         if "--debug" in sys.argv:
-            traceback.print_exc()
+            echo(traceback.format_exc(), err=True, nl=False)
         _fail(*diagnose(error))
 
 
@@ -126,7 +130,7 @@ def _how_to_install(module: str) -> str:
 
 def _warn(message: Warning | str, *where: object, **more: object) -> None:
     """What a library says in passing, without the line of code it said it in."""
-    typer.echo(f"hopflow: warning: {str(message).partition(chr(10))[0]}", err=True)
+    echo(f"hopflow: warning: {str(message).partition(chr(10))[0]}", err=True)
 
 
 def _fail(code: int, message: str) -> None:
@@ -134,7 +138,7 @@ def _fail(code: int, message: str) -> None:
     lines = message.strip().splitlines() or ["no reason given"]
     if len(lines) > 6:
         lines = [*lines[:5], "..."]
-    typer.echo("\n".join([f"hopflow: {lines[0]}", *(f"  {line}" for line in lines[1:])]), err=True)
+    echo("\n".join([f"hopflow: {lines[0]}", *(f"  {line}" for line in lines[1:])]), err=True)
     try:
         sys.stdout.flush()
     except OSError:  # what is left would be tried again at the exit, which then has a code of its own

@@ -203,8 +203,6 @@ def _show_solvers(rows: "list[Solved]", screen: "Console") -> None:
 
 
 def _show_hiding(rows: "list[Hidden]", screen: "Console") -> None:
-    from rich.markup import escape
-
     columns = ("behind", "n", "updates", "workers", "ms to solve", "slowdown", "of it waiting")
     table = figures("hidden behind a 100 ms step", 1, "coupling", *columns)
     for row in rows:
@@ -214,6 +212,6 @@ def _show_hiding(rows: "list[Hidden]", screen: "Console") -> None:
         slowdown = f"{float(row['slowdown']):.2%} ± {'?' if error is None else f'{float(error):.2%}'}"
         counts = (str(row[name]) for name in ("kind", "n", "updates", "workers"))
         numbers = (*counts, solved, slowdown, f"{waited:.2%}")
-        table.add_row(escape(str(row["coupling"])), *numbers)
+        table.add_row(str(row["coupling"]), *numbers)
     screen.print(table)
     screen.print()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .output import check_target, page_width, write_json
+from .output import check_target, echo, page_width, write_json
 from .report import afterwards
 from .words import Debug, Json
 
@@ -29,7 +29,7 @@ def compare(runs: Runs = None, out: Out = None, json_file: Json = None, debug: D
         write_json(json_file, found.as_json())
     if out:
         atomic.write(out, page(found).encode())
-        typer.echo(f"written to {out}", err=True)
+        echo(f"written to {out}", err=True)
     else:
-        typer.echo(page(found, page_width()), nl=False)
+        echo(page(found, page_width()), nl=False)
     afterwards(list(runs or []))

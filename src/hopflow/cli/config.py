@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import page_width
+from .output import echo, page_width
 from .words import Debug, Settings, parse_keys
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ def list_recipes(debug: Debug = False) -> None:
     full = [named(name) for name in names() if not name.endswith(LAPTOP)]
     own = [recipe for recipe in full if recipe.name in (default.__name__ for default in TEXT)]
     rows = [(recipe.name, recipe.size, recipe.source, f"{recipe.steps:,}", _step(recipe)) for recipe in own]
-    typer.echo("defaults for a text file, on a CPU and on a GPU:\n")
-    typer.echo(text_table(("recipe", "size", "source", "steps", "a step"), rows, page_width()) + "\n")
+    echo("defaults for a text file, on a CPU and on a GPU:\n")
+    echo(text_table(("recipe", "size", "source", "steps", "a step"), rows, page_width()) + "\n")
     full = [recipe for recipe in full if recipe not in own]
     for data in dict.fromkeys(recipe.data for recipe in full):
         here = [recipe for recipe in full if recipe.data == data]
         runs = [(recipe.name, *_flow(recipe)) for recipe in here]
-        typer.echo(f"data {data}, size {here[0].size}, {here[0].steps:,} steps:\n")
-        typer.echo(text_table(("recipe", "source", "coupling", "cost"), runs, page_width()) + "\n")
+        echo(f"data {data}, size {here[0].size}, {here[0].steps:,} steps:\n")
+        echo(text_table(("recipe", "source", "coupling", "cost"), runs, page_width()) + "\n")
     usual = full[0].objective
     others = [f"{recipe.name} {recipe.objective}" for recipe in full if recipe.objective != usual]
     small = named(full[0].name + LAPTOP)
-    typer.echo(
+    echo(
         "\n".join(
             line
             for text in (
@@ -73,7 +73,7 @@ def config_show(
 
     for key, value in asdict(resolve(what, parse_keys(settings or []))).items():
         if value is not None:
-            typer.echo(f"{key} = {_toml(value)}")
+            echo(f"{key} = {_toml(value)}")
 
 
 @app.command("diff")
@@ -90,7 +90,7 @@ def config_diff(
     left, right = asdict(resolve(one)), asdict(resolve(other))
     for key in left:
         if left[key] != right[key]:
-            typer.echo(f"{key}: {left[key]} | {right[key]}")
+            echo(f"{key}: {left[key]} | {right[key]}")
 
 
 @app.command("keys")
@@ -105,8 +105,8 @@ def config_keys(debug: Debug = False) -> None:
     for role in dict.fromkeys(key.metadata[ROLE] for key in fields(Recipe)):
         keys = [key for key in fields(Recipe) if key.metadata[ROLE] == role]
         rows = [(key.name, str(key.default), key.metadata[HELP]) for key in keys]
-        typer.echo(f"decides {role}:\n")
-        typer.echo(text_table(("key", "default", "what it is"), rows, page_width(), 2) + "\n")
+        echo(f"decides {role}:\n")
+        echo(text_table(("key", "default", "what it is"), rows, page_width(), 2) + "\n")
 
 
 def _toml(value: str | int | float | bool) -> str:

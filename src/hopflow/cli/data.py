@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .output import check_target, page_width, progress_line, show_facts, write_json
+from .output import check_target, echo, page_width, progress_line, show_facts, write_json
 from .words import Debug, Json, Offline, Settings, one_of, parse_settings, row_length, share, whole_number
 
 app = typer.Typer(help="Named corpora, and text -> tokens ahead of training.")
@@ -24,7 +24,7 @@ def data_list(json_file: Json = None, debug: Debug = False) -> None:
     lines = [
         (row.name, row.what, row.licence, "-" if row.bytes is None else f"{row.bytes:,}", row.where) for row in rows
     ]
-    typer.echo(text_table(("name", "what", "licence", "bytes", "where"), lines, page_width(), 2))
+    echo(text_table(("name", "what", "licence", "bytes", "where"), lines, page_width(), 2))
 
 
 @app.command("fetch")

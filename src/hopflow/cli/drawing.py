@@ -10,7 +10,7 @@ import typer
 
 from .codes import INTERRUPTED
 from .drawn import Drawn, show, write
-from .output import console, write_json
+from .output import console, echo, write_json
 from .sampling_log import sampling
 from .saved import Saved
 from .watch import Replay, watch
@@ -96,5 +96,5 @@ def deliver(drawn: Drawn, out: Path | None, json_file: Path | None, seen: bool =
         write_json(json_file, drawn.as_json())
     show(drawn, out)
     if drawn.interrupted:  # typer keeps the message of no KeyboardInterrupt
-        typer.echo(f"hopflow: interrupted: {len(drawn.texts):,} of {drawn.asked:,} sequences were drawn", err=True)
+        echo(f"hopflow: interrupted: {len(drawn.texts):,} of {drawn.asked:,} sequences were drawn", err=True)
         raise typer.Exit(INTERRUPTED)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .output import check_target, page_width, progress_line, write_json
+from .output import check_target, echo, page_width, progress_line, write_json
 from .report import afterwards
 from .words import (
     Debug,
@@ -61,13 +61,13 @@ def evaluate(
                 rows.append(row)
     finally:  # what was measured is shown and kept, whatever happens to the rest
         if rows or remarks:
-            typer.echo(page(rows, remarks, page_width()), nl=False)
+            echo(page(rows, remarks, page_width()), nl=False)
         if is_run(folder) and rows:
             record.keep(folder, rows, remarks)
         if json_file and rows:
             write_json(json_file, {"rows": [row.as_json() for row in rows]})
     if is_run(folder):
-        typer.echo(f"\nall numbers: {folder / record.FILE}, {folder / record.PAGE}", err=True)
+        echo(f"\nall numbers: {folder / record.FILE}, {folder / record.PAGE}", err=True)
         afterwards([folder])
 
 

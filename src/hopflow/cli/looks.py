@@ -50,12 +50,10 @@ def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = Fal
 
 
 def _show_rows(rows: "list[Row]", screen: "Console") -> None:
-    from rich.markup import escape
-
     for analysis in dict.fromkeys(row.analysis for row in rows):
         table = figures(f"{analysis} analysis", 1, "quantity", "paper", "exact")
         for row in rows:
             if row.analysis == analysis:
-                table.add_row(escape(row.quantity), number(row.paper), number(row.exact))
+                table.add_row(row.quantity, number(row.paper), number(row.exact))
         screen.print(table)
         screen.print()

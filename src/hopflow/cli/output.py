@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..symbols import harmless
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -19,10 +21,15 @@ QUIET = 8.0
 """Seconds after which a command that has nothing to report says that it is alive."""
 
 
-def console(stderr: bool = False) -> "Console":
-    from rich.console import Console
+def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
+    """Print plain text without what would steer a terminal. Commands print by this or on a `console`, never else."""
+    typer.echo(harmless(str(text), keep="\n\t"), err=err, nl=nl)
 
-    screen = Console(stderr=stderr, highlight=False)
+
+def console(stderr: bool = False) -> "Console":
+    from .screen import Screen
+
+    screen = Screen(stderr=stderr)
     if not screen.file.isatty():  # FORCE_COLOR asks for colours there, not for bars that move
         screen.is_interactive = False
         screen.width = 200  # a pipe has no width: keep one finding on one line
@@ -40,7 +47,7 @@ def lines() -> Iterator[Callable[[str], None]]:
     from ..data.pulse import Pulse
 
     latest = "starting"
-    pulse = Pulse(lambda text: typer.echo(text, err=True), QUIET)
+    pulse = Pulse(lambda text: echo(text, err=True), QUIET)
 
     def say(text: str) -> None:
         nonlocal latest
@@ -54,7 +61,7 @@ def lines() -> Iterator[Callable[[str], None]]:
 @contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
     """A spinner on a terminal, plain lines elsewhere; always on stderr."""
-    from rich.markup import escape
+    from rich.text import Text
 
     screen = console(stderr=True)
     if not screen.is_interactive:
@@ -62,7 +69,7 @@ def progress_line() -> Iterator[Callable[[str], None]]:
             yield say
         return
     with screen.status("starting") as status:
-        yield lambda text: status.update(escape(text))
+        yield lambda text: status.update(Text(text))
 
 
 def check_target(file: Path | None) -> None:
@@ -100,11 +107,10 @@ def table(*columns: str) -> "Table":
 def figures(title: str, names: int, *columns: str) -> "Table":
     """A table of numbers under a title; the first columns hold names."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
     made = Table(
-        title=escape(title),
+        title=title,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD if console().is_terminal else None,
@@ -155,16 +161,16 @@ def size(count: int | float) -> str:
 
 def box(screen: "Console", title: str, rows: Mapping[str, str]) -> None:
     """A summary: names and values in a frame on a terminal, lines elsewhere."""
-    from rich.markup import escape
     from rich.panel import Panel
     from rich.table import Table
+    from rich.text import Text
 
     if not screen.is_interactive:
         width = max(map(len, rows)) + 3
         for name, value in rows.items():
-            screen.print(f"{name}:".ljust(width) + value, markup=False, soft_wrap=True)
+            screen.print(f"{name}:".ljust(width) + value, soft_wrap=True)
         return
     grid = Table.grid(padding=(0, 2))
     for name, value in rows.items():
-        grid.add_row(f"[bold]{name}[/bold]", escape(value))
-    screen.print(Panel(grid, title=escape(title), expand=False))
+        grid.add_row(Text(name, "bold"), value)
+    screen.print(Panel(grid, title=Text(title), expand=False))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .codes import ENVIRONMENT
+from .output import echo
 from .words import Debug
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def report(runs: Runs = None, out: Out = None, debug: Debug = False) -> None:
     are included.
     """
     if not _can_draw():
-        typer.echo(f"hopflow: {MISSING}", err=True)
+        echo(f"hopflow: {MISSING}", err=True)
         raise typer.Exit(ENVIRONMENT)
     from ..report import write
     from .output import progress_line
@@ -43,7 +44,7 @@ def report(runs: Runs = None, out: Out = None, debug: Debug = False) -> None:
     with progress_line() as progress:
         progress(f"reporting on {', '.join(map(str, runs or []))}")
         path = write(runs or [], out)
-    typer.echo(path)
+    echo(path)
 
 
 def afterwards(runs: "Sequence[Told]", out: Path | None = None) -> Path | None:
@@ -51,7 +52,7 @@ def afterwards(runs: "Sequence[Told]", out: Path | None = None) -> Path | None:
     if os.environ.get(SWITCH, "").lower() == "off":
         return None
     if not _can_draw():
-        typer.echo(MISSING, err=True)
+        echo(MISSING, err=True)
         return None
     from ..report import write
 
@@ -59,9 +60,9 @@ def afterwards(runs: "Sequence[Told]", out: Path | None = None) -> Path | None:
         path = write(runs, out)
     except Exception as error:  # the command itself has succeeded
         reason = str(error).partition("\n")[0] or type(error).__name__
-        typer.echo(f"no report: {reason}", err=True)
+        echo(f"no report: {reason}", err=True)
         return None
-    typer.echo(f"report: {path}", err=True)
+    echo(f"report: {path}", err=True)
     return path
 
 

@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import typer
-
-from .output import QUIET, duration
+from .output import QUIET, duration, echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +41,7 @@ def sampling(console: "Console", count: int) -> Iterator[Progress]:
     if not console.is_interactive:
         from ..data.pulse import Pulse
 
-        with Pulse(lambda text: typer.echo(text, err=True), QUIET).meanwhile(log.now):
+        with Pulse(lambda text: echo(text, err=True), QUIET).meanwhile(log.now):
             yield log.step
         return
     from rich import progress as columns

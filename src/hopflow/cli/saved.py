@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from ..hints import did_you_mean
+from .output import echo
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +38,7 @@ class Saved:
         if length is None:
             raise ValueError(f"{self.folder} does not say how long its sequences are: say it, e.g. length=128")
         if self.trained is not None and length > self.trained:
-            typer.echo(f"note: trained on sequences of {self.trained} tokens; longer ones are new to it", err=True)
+            echo(f"note: trained on sequences of {self.trained} tokens; longer ones are new to it", err=True)
         return length
 
 

@@ -11,7 +11,7 @@ import typer
 
 from . import training_log
 from .codes import INTERRUPTED
-from .output import box, check_target, console, duration, progress_line, size, write_json
+from .output import box, check_target, console, duration, echo, progress_line, size, write_json
 from .report import afterwards
 from .words import Debug, Json, Offline, Settings, parse_keys
 
@@ -58,13 +58,13 @@ def train(
                 _show_plan(built, planned, json_file)
             return
         if first:
-            typer.echo(_what(built), err=True)
+            echo(_what(built), err=True)
         try:
             with training_log.training(console(stderr=True), recipe, rank, pace) as log:
                 run = built.train(fresh=fresh, logger=log.row, progress=log.step)
         except Interrupted as stopped:  # typer keeps the message of no KeyboardInterrupt
             if first:
-                typer.echo(f"hopflow: {stopped}", err=True)
+                echo(f"hopflow: {stopped}", err=True)
             raise typer.Exit(INTERRUPTED) from None
     if first:
         _show_run(run, recipe, json_file)

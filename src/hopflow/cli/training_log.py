@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .output import QUIET, duration, size
+from .output import QUIET, duration, echo, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,7 +155,7 @@ def training(console: "Console", recipe: "Recipe", rank: int = 0, pace: float | 
         return
     from ..data.pulse import Pulse
 
-    pulse = Pulse(lambda text: typer.echo(text, err=True), QUIET)
+    pulse = Pulse(lambda text: echo(text, err=True), QUIET)
     log = TrainingLog(recipe.steps, pulse.say, expected)
     with pulse.meanwhile(log.now), messages(log.say):
         yield log
@@ -164,7 +164,7 @@ def training(console: "Console", recipe: "Recipe", rank: int = 0, pace: float | 
 @contextmanager
 def messages(say: Callable[[str], None]) -> Iterator[None]:
     """Show what the library logs as lines of the training log."""
-    handler, library = _Lines(say), logging.getLogger("hopflow")
+    handler, library = Lines(say), logging.getLogger("hopflow")
     before = library.level
     library.addHandler(handler)
     library.setLevel(logging.INFO)
@@ -175,9 +175,11 @@ def messages(say: Callable[[str], None]) -> Iterator[None]:
         library.removeHandler(handler)
 
 
-class _Lines(logging.Handler):
-    def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__()
+class Lines(logging.Handler):
+    """Passes the text of each message on."""
+
+    def __init__(self, say: Callable[[str], None], level: int = logging.NOTSET) -> None:
+        super().__init__(level)
         self.say = say
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -200,13 +202,19 @@ def expectation(recipe: "Recipe", steps: int, pace: float | None) -> str | None:
 def _beside_the_first(console: "Console", recipe: "Recipe", rank: int) -> ProcessLog:
     from ..training.devices import choose_device, memory_bytes
 
-    device, start = choose_device(recipe.device), CLEAR if console.is_interactive else ""
+    device = choose_device(recipe.device)
+
+    def say(text: str) -> None:
+        if console.is_interactive:
+            typer.echo(CLEAR, err=True, nl=False)
+        echo(text, err=True)
+
     return ProcessLog(
         rank,
         recipe.steps,
         recipe.log_every,
         lambda: memory_bytes(device),
-        lambda text: typer.echo(start + text, err=True),
+        say,
     )
 
 

@@ -96,7 +96,7 @@ def watch(replay: Replay, screen: "Console", sleep: Callable[[float], None] = ti
         for frame in replay.frames(STILLS):
             screen.print(f"t = {frame.t:.2f}, {sum(frame.jumps)} hops")
             for number, row in enumerate(frame.rows, 1):
-                screen.print(f"{number:>3}  " + "".join(text for text, _ in row), markup=False, soft_wrap=True)
+                screen.print(f"{number:>3}  " + "".join(text for text, _ in row), soft_wrap=True)
         return replay.count
     from rich.live import Live
 
@@ -138,7 +138,8 @@ def _header(t: float, jumps: int, label: str, width: int) -> "Table":
         header.add_column(no_wrap=True)
     bar = ProgressBar(total=1.0, completed=t, width=width // 3, complete_style="yellow", finished_style="green")
     words = Text(label, "dim", no_wrap=True, overflow="ellipsis")
-    header.add_row(f"t [bold]{t:.2f}[/bold]", bar, f"[bold]{jumps:,}[/bold] hops", words)
+    at, hops = Text.assemble("t ", (f"{t:.2f}", "bold")), Text.assemble((f"{jumps:,}", "bold"), " hops")
+    header.add_row(at, bar, hops, words)
     return header
 
 
@@ -147,7 +148,7 @@ def _panel(number: int, row: list[Symbol], jumps: int, width: int, height: int) 
     from rich.text import Text
 
     body = Text("\n", no_wrap=True).join(_text(line) for line in _lines(row, width)[:height])
-    title = f"[bold]{number + 1}[/bold]"
+    title = Text(f"{number + 1}", "bold")
     return Panel(
         body,
         title=title,
