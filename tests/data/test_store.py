@@ -5,12 +5,15 @@ import json
 import os
 import shutil
 import signal
+import time
+from hashlib import sha256
 
 import numpy as np
 import pytest
 
 import hopflow as hf
 from hopflow.data import store as store_module
+from hopflow.data.file_hashes import YOUNG
 from hopflow.data.pulse import Pulse
 from hopflow.data.store import Damaged, Store, Writer, open_or_build
 from hopflow.data.tokenizers import Bytes, Characters
@@ -206,3 +209,55 @@ def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, cache, monk
     with pytest.raises(ValueError, match="changed while it was read"):
         again(tmp_path)
     assert list((cache / "tokens").glob("[!.]*")) == []
+
+
+def rewrite(path, content):
+    """Other content in a file that keeps its size and the time of its last write."""
+    state = path.stat()
+    assert len(content) == state.st_size
+    path.write_bytes(content)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", ["train.bin", "test.bin", "train.ends", "counts.bin"])
+@pytest.mark.parametrize("way", ["in place", "another file"])
+def test_a_changed_file_of_a_store_is_noticed_although_size_and_time_are_kept(corpus, tmp_path, name, way):
+    path = corpus.store.folder / name
+    time.sleep(2 * YOUNG / 1e9)
+    assert Store.open(corpus.store.folder)  # hashed, and noted
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    if way == "another file":
+        state = path.stat()
+        (tmp_path / "other").write_bytes(content)
+        os.utime(tmp_path / "other", ns=(state.st_atime_ns, state.st_mtime_ns))
+        (tmp_path / "other").replace(path)
+    else:
+        rewrite(path, bytes(content))
+    with pytest.raises(Damaged, match=f"{name}: changed since it was written"):
+        Store.open(corpus.store.folder)
+    said = []
+    assert again(tmp_path, said.append).identity == corpus.identity
+    assert any("preparing it again" in words for words in said)
+
+
+def test_a_file_of_a_store_is_read_once_and_then_only_looked_at(corpus, monkeypatch):
+    time.sleep(2 * YOUNG / 1e9)
+    Store.open(corpus.store.folder)
+    digests = []
+    monkeypatch.setattr("hopflow.data.file_hashes.hashlib.sha256", lambda *data: digests.append(data) or sha256(*data))
+    Store.open(corpus.store.folder)
+    assert all(data for data in digests)  # of names and of headers, not of files, which are hashed part by part
+
+
+def test_a_store_of_an_earlier_version_is_checked_by_the_hashes_it_has(corpus):
+    file = corpus.store.folder / "header.json"
+    header = json.loads(file.read_text())
+    del header["hashes"], header["sha256"]
+    file.write_text(json.dumps({**header, "sha256": sha256(store_module.canonical(header)).hexdigest()}))
+    assert Store.open(corpus.store.folder)
+    content = bytearray((corpus.store.folder / "train.bin").read_bytes())
+    content[0] ^= 1
+    (corpus.store.folder / "train.bin").write_bytes(content)
+    with pytest.raises(Damaged, match="changed since"):
+        Store.open(corpus.store.folder)

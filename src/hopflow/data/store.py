@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .file_hashes import file_sha256, record_sha256
 from .pulse import Pulse
 from .tokenizers import Ids, Tokenizer, canonical
 
@@ -42,8 +43,8 @@ class Store:
     tokenizer: Tokenizer
 
     @classmethod
-    def open(cls, folder: Path) -> "Store":
-        """Check the header and every size; the tokens themselves are checked as they are read."""
+    def open(cls, folder: Path, pulse: Pulse | None = None) -> "Store":
+        """Check the header, every size and every hash; a file that has not changed since it was hashed is not read."""
         if folder.is_dir() and not (folder / HEADER).exists():
             raise Damaged(f"{folder}: its header is missing")
         header = _read_json(folder / HEADER)
@@ -54,6 +55,9 @@ class Store:
             path = folder / name
             if not path.is_file() or path.stat().st_size != size:
                 raise Damaged(f"{path}: missing or not of {size} bytes")
+        for name, sha256 in _hashes(header).items():
+            if file_sha256(folder / name, _cache(folder), pulse or Pulse(None)) != sha256:
+                raise Damaged(f"{folder / name}: changed since it was written")
         tokenizer = Tokenizer.from_json(_read_json(folder / TOKENIZER))
         if tokenizer.sha256 != header["tokenizer"]["sha256"]:
             raise Damaged(f"{folder}: its tokenizer is not the one in its header")
@@ -88,7 +92,7 @@ class Writer:
         self._files: dict[str, BufferedIOBase] = {
             f"{split}.{kind}": (folder / f"{split}.{kind}").open("wb") for split in SPLITS for kind in ("bin", "ends")
         }
-        self._hashes = {split: hashlib.sha256() for split in SPLITS}
+        self._hashes = {name: hashlib.sha256() for name in self._files}
         self._counts = np.zeros(tokenizer.size, np.int64)
         self.tokens = dict.fromkeys(SPLITS, 0)
         self.documents = dict.fromkeys(SPLITS, 0)
@@ -99,14 +103,17 @@ class Writer:
             ids = np.append(ids, np.uint32(self._tokenizer.end))
         content = ids.astype(self.dtype)
         raw = content.tobytes()
-        self._files[f"{split}.bin"].write(raw)
-        self._hashes[split].update(raw)
+        self._write(f"{split}.bin", raw)
         self.tokens[split] += content.size
         if split == "train":
             self._counts += np.bincount(ids, minlength=self._counts.size)
         if last:
             self.documents[split] += 1
-            self._files[f"{split}.ends"].write(np.int64(self.tokens[split]).tobytes())
+            self._write(f"{split}.ends", np.int64(self.tokens[split]).tobytes())
+
+    def _write(self, name: str, raw: bytes) -> None:
+        self._files[name].write(raw)
+        self._hashes[name].update(raw)
 
     def finish(self, about: dict[str, Any]) -> None:
         """Everything on disk, the header last."""
@@ -121,7 +128,7 @@ class Writer:
             split: {
                 "tokens": self.tokens[split],
                 "documents": self.documents[split],
-                "sha256": self._hashes[split].hexdigest(),
+                "sha256": self._hashes[f"{split}.bin"].hexdigest(),
             }
             for split in SPLITS
         }
@@ -133,6 +140,10 @@ class Writer:
             "tokenizer": tokenizer,
             "splits": splits,
             "files": files,
+            "hashes": {
+                **{name: digest.hexdigest() for name, digest in self._hashes.items()},
+                COUNTS: hashlib.sha256(self._counts.tobytes()).hexdigest(),
+            },
         }
         header["sha256"] = hashlib.sha256(canonical(header)).hexdigest()
         (self._folder / HEADER).write_text(json.dumps(header, indent=2), encoding="utf-8")
@@ -148,7 +159,7 @@ class Writer:
 def open_or_build(folder: Path, build: Callable[[Path], None], pulse: Pulse) -> Store:
     """The store in this folder; where there is none, or a damaged one, it is built aside and then moved in place."""
     try:
-        return Store.open(folder)
+        return Store.open(folder, pulse)
     except FileNotFoundError:
         pass
     except ValueError as error:
@@ -156,7 +167,7 @@ def open_or_build(folder: Path, build: Callable[[Path], None], pulse: Pulse) -> 
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder, pulse):
         try:
-            return Store.open(folder)  # another process has built it meanwhile
+            return Store.open(folder, pulse)  # another process has built it meanwhile
         except FileNotFoundError:
             pass
         except ValueError:
@@ -166,9 +177,21 @@ def open_or_build(folder: Path, build: Callable[[Path], None], pulse: Pulse) -> 
             temporary.mkdir()
             build(temporary)
             _move(temporary, folder)
+            for name, sha256 in _hashes(_read_json(folder / HEADER)).items():
+                record_sha256(folder / name, sha256, _cache(folder))  # what was just written need not be read again
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    return Store.open(folder)
+    return Store.open(folder, pulse)
+
+
+def _cache(folder: Path) -> Path:
+    """The cache that a store lies in, which also keeps the hashes of its files."""
+    return folder.parents[1]
+
+
+def _hashes(header: dict[str, Any]) -> dict[str, str]:
+    """The sha256 of each file of numbers; stores of earlier versions know those of the tokens only."""
+    return header.get("hashes") or {f"{split}.bin": header["splits"][split]["sha256"] for split in SPLITS}
 
 
 def _move(temporary: Path, folder: Path) -> None:

