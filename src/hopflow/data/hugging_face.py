@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from .. import atomic
 from .pulse import Pulse
 from .sources import ALL, Source
 
@@ -44,15 +44,8 @@ def _export(data: Any, cache: Path, pulse: Pulse) -> Path:
     if path.is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            for done, row in enumerate(data):
-                file.write(json.dumps({"text": row["text"]}) + "\n")
-                pulse.beat(lambda: f"writing out {done:,} of {len(data):,} documents")  # noqa: B023
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic.replacing(path) as file:
+        for done, row in enumerate(data):
+            file.write((json.dumps({"text": row["text"]}) + "\n").encode())
+            pulse.beat(lambda: f"writing out {done:,} of {len(data):,} documents")  # noqa: B023
     return path

@@ -27,7 +27,8 @@ from ..pretrained import packed
 
 FORMAT, VERSION = "hopflow checkpoint", 1
 STATE = "state.json"
-TEMPORARY, DISCARDED = ".saving-", ".discarded-"
+EARLIER = (".saving-*", ".discarded-*")
+"""Temporary folders of earlier versions."""
 ASIDE = "damaged-"
 
 
@@ -50,27 +51,24 @@ def save(home: Path, checkpoint: Checkpoint) -> Path:
     """Write `home/step-N`; when it returns, the checkpoint survives a power cut, and until then the older ones do."""
     home.mkdir(parents=True, exist_ok=True)
     final = folder_of(home, checkpoint.step)
-    temporary = home / f"{TEMPORARY}{os.getpid()}-{final.name}"
     if _whole(final):  # a stopped run saves where it stands, which may be where it saved last
         return final
     needed = sum(tensor.nbytes for tensors in checkpoint.groups.values() for tensor in tensors.values())
     files: dict[str, dict[str, Any]] = {}
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        for name, tensors in checkpoint.groups.items():  # one at a time: packed, a group takes its size once more
-            files[f"{name}.safetensors"] = _put(temporary / f"{name}.safetensors", packed(tensors))
-        if checkpoint.config:
-            text = checkpoint.config(files["model.safetensors"]["sha256"])
-            files["config.json"] = _put(temporary / "config.json", text.encode())
-        _write(temporary / STATE, _sealed(checkpoint, files))
-        atomic.sync_folder(temporary)
-        if final.exists():  # but not whole
-            _discard(final)
-        temporary.rename(final)
+        with atomic.temporary_folder(final) as temporary:
+            for name, tensors in checkpoint.groups.items():  # one at a time: packed, a group takes its size once more
+                files[f"{name}.safetensors"] = _put(temporary / f"{name}.safetensors", packed(tensors))
+            if checkpoint.config:
+                text = checkpoint.config(files["model.safetensors"]["sha256"])
+                files["config.json"] = _put(temporary / "config.json", text.encode())
+            _write(temporary / STATE, _sealed(checkpoint, files))
+            atomic.sync_folder(temporary)
+            if os.path.lexists(final):  # but not whole
+                _discard(final)
+            temporary.rename(final)
         atomic.sync_folder(home)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             free = shutil.disk_usage(home).free
             raise OSError(
@@ -79,9 +77,6 @@ def save(home: Path, checkpoint: Checkpoint) -> Path:
                 f"the checkpoints before it are intact, free some space and run the same command",
                 str(final),
             ) from error
-        raise
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise
     return final
 
@@ -139,10 +134,9 @@ def latest(home: Path) -> Checkpoint | None:
 
 
 def clean(home: Path) -> None:
-    """Remove what a killed process left half-written or half-deleted."""
-    if home.is_dir():
-        for litter in [*home.glob(f"{TEMPORARY}*"), *home.glob(f"{DISCARDED}*")]:
-            shutil.rmtree(litter, ignore_errors=True)
+    """Remove what a killed process left half-written or half-deleted. Call it while holding the run's lock."""
+    for pattern in (f".*{atomic.SUFFIX}", *EARLIER):
+        atomic.remove_leftovers(home, pattern)
 
 
 def set_aside(home: Path, step: int) -> None:
@@ -194,9 +188,9 @@ def _folders(home: Path) -> Iterator[Path]:
 
 def _discard(folder: Path) -> None:
     """Out of sight first: a folder that is half deleted must not look like a checkpoint."""
-    hidden = folder.with_name(f"{DISCARDED}{os.getpid()}-{folder.name}")
+    hidden = atomic.temporary_name(folder)
     folder.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+    atomic.remove(hidden)
 
 
 def _unpacked(file: Path, data: bytes) -> dict[str, Tensor]:
@@ -277,7 +271,7 @@ def _digest(data: bytes) -> str:
 
 
 def _write(file: Path, data: bytes) -> None:
-    with file.open("wb") as stream:
+    with file.open("xb") as stream:
         view = memoryview(data)
         for start in range(0, len(view), 1 << 24):
             stream.write(view[start : start + (1 << 24)])

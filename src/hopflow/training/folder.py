@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,14 +19,9 @@ from typing import Any, NoReturn
 from .. import __version__, atomic
 from . import checkpoint
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 RECIPE = "recipe.json"
 PARTS = {"identity": dict, "recipe": dict, "recipe_hash": str}
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, LOCK = "checkpoints", ".lock"
 
 
 class RunFolder:
@@ -41,9 +37,9 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lock = _claim(path)
-        checkpoint.clean(self.checkpoints)
-        for litter in path.glob(".*.tmp"):
-            litter.unlink(missing_ok=True)
+        if self._lock is not None:
+            checkpoint.clean(self.checkpoints)
+            atomic.remove_leftovers(path)
 
     @property
     def checkpoints(self) -> Path:
@@ -87,7 +83,7 @@ class RunFolder:
 
 def _is_ours(name: str) -> bool:
     """What a run that was killed before it had a recipe leaves behind."""
-    return name == ".lock" or (name.startswith(f".{RECIPE}.") and name.endswith(".tmp"))
+    return name == LOCK or (name.startswith(f".{RECIPE}.") and name.endswith(".tmp"))
 
 
 def is_run(path: Path) -> bool:
@@ -156,14 +152,17 @@ def _short(value: Any) -> str:
 
 
 def _claim(path: Path) -> int | None:
-    if fcntl is None:
+    """The handle of the folder's lock; None where locks do not work."""
+    handle = atomic.open_lock(path / LOCK)
+    ours = atomic.lock(handle)
+    if ours:
+        return handle
+    os.close(handle)
+    if ours is None:
+        warnings.warn(
+            f"files in {path} cannot be locked: make sure that no other process trains in it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
         return None
-    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise ValueError(
-            f"another process is training in {path}: wait for it, or choose another folder with out=FOLDER"
-        ) from None
-    return handle
+    raise ValueError(f"another process is training in {path}: wait for it, or choose another folder with out=FOLDER")
