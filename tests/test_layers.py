@@ -13,6 +13,7 @@ LAYERS = (
     (
         "atomic",
         "hints",
+        "regular_file",
         "later",
         "storage",
         "symbols",

@@ -6,27 +6,29 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import __version__, atomic
+from .. import __version__, atomic, regular_file
 from . import values
 from .rows import Row, merged
 from .table import page
 
 FILE, PAGE, LOCK = "eval.json", "eval.md", ".eval.lock"
 FORMAT, VERSION = "hopflow evaluation", 1
+LARGEST = 1 << 30
+"""Bytes of a file that is read."""
 
 
 def read(folder: Path) -> list[Row]:
     """The rows of a run's folder; none where nothing was measured yet."""
     file = folder / FILE
-    if not file.exists():
-        return []
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(regular_file.read(file, LARGEST))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}")
         if content["version"] > VERSION:
             raise ValueError(f"it is of version {content['version']}, this hopflow reads up to {VERSION}")
         return [Row.from_json(row) for row in content["rows"]]
+    except FileNotFoundError:
+        return []
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read: {error}\nmove it away to begin a new one") from None
 
