@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -38,6 +39,9 @@ from .threads import choose_threads, using
 from .trainer import NotFinite, Trainer
 
 log = logging.getLogger("hopflow")
+
+_TRAINING = threading.Lock()
+"""Held while a training runs in this process."""
 
 Logger = Callable[[Row], None]
 
@@ -70,7 +74,8 @@ def train(
     A `Causal` model needs no flow (None). If `out` holds this very run it goes on; with `fresh` a new folder beside it
     is taken. `logger` is called with every row of metrics, by the first process only; `progress` with the steps done
     and their number, by every process, before the first step of this call and after each.
-    Ctrl-C and SIGTERM finish the step, save and raise `Interrupted`.
+    Ctrl-C and SIGTERM finish the step, save and raise `Interrupted`. One training at a time runs in a process: a second
+    one, in another thread, is refused with a ValueError.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"train(model, flow, corpus) takes a network first; got {type(model).__name__}")
@@ -84,6 +89,7 @@ def train(
     model.to(device)
     wait_for_all()  # every process has found the same free folder before the first one makes it
     with ExitStack() as stack:
+        stack.enter_context(_one_training())
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(_repeatable(settings.deterministic))
         # before the workers start, whose imports would keep a core busy
@@ -343,6 +349,20 @@ def _refuse_not_finite(groups: Mapping[str, Mapping[str, Tensor]], step: int) ->
 def wait_for_all() -> None:
     if Share.here().world > 1:
         dist.barrier()
+
+
+@contextmanager
+def _one_training() -> Iterator[None]:
+    """Dropout draws from torch's global generator, and the number of threads is global, too: both decide the result."""
+    if not _TRAINING.acquire(blocking=False):
+        raise ValueError(
+            "another training is running in this process, and the seed would no longer determine the result: "
+            "wait for it, or train in a separate process"
+        )
+    try:
+        yield
+    finally:
+        _TRAINING.release()
 
 
 @contextmanager
