@@ -55,7 +55,6 @@ def test_lines_that_were_cut_off_are_left_out(tmp_path):
     assert [sample["text"] for sample in Story.load(folder).samples] == ["whole"]
 
 
-@pytest.mark.filterwarnings("ignore:.*cannot be read and is left out")
 def test_looks_that_found_no_number_are_left_out(tmp_path):
     rows = [step(0, **LOOK), step(1, **{**LOOK, "b0_ppl": float("nan")}), step(2, **{**LOOK, "b0_se": None})]
     story = Story.load(make(tmp_path, metrics=rows))

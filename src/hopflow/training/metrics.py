@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Container, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from .. import atomic, regular_file
 
@@ -45,9 +45,8 @@ COLUMNS = (
     "recipe_hash",
 )
 """Of the CSV; the JSON lines may hold more."""
-WORDS = ("precision", "recipe_hash")
-"""The columns that are not numbers."""
 JSON, CSV = "metrics.jsonl", "metrics.csv"
+INFINITE = (math.inf, -math.inf)
 LARGEST = 1 << 32
 """Bytes of a file that is read."""
 
@@ -63,7 +62,7 @@ class Metrics:
         self._board = _board(folder / "tensorboard", start)
 
     def _open(self, folder: Path, rows: list[dict[str, Any]]) -> None:
-        atomic.write(folder / JSON, "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows).encode())
+        atomic.write(folder / JSON, "".join(f"{_line(row)}\n" for row in rows).encode())
         atomic.write(folder / CSV, _table(rows, header=True).encode())
         self._json = (folder / JSON).open("a+b")
         self._csv = (folder / CSV).open("a+b")
@@ -141,22 +140,19 @@ def _parsed(content: bytes) -> tuple[list[dict[str, Any]], dict[int, bytes]]:
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    row = json.loads(line, parse_constant=_not_finite, parse_float=_finite)
+    row = json.loads(line)
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         raise ValueError("not a row: it has no step")
-    for key in COLUMNS:
-        if key not in WORDS and not isinstance(row.get(key), int | float | None):
-            raise ValueError(f"{key} is not a number")
     return row
 
 
-def _finite(digits: str) -> float:
-    value = float(digits)
-    return value if math.isfinite(value) else _not_finite(digits)
+def _is_finite(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 
-def _not_finite(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not finite")
+def _line(row: dict[str, Any]) -> str:
+    """A row as JSON, which has no NaN: somebody else has written it, and a run must be able to go on with it."""
+    return json.dumps({key: None if value != value or value in INFINITE else value for key, value in row.items()})
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
@@ -170,7 +166,7 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 def best(rows: list[dict[str, Any]], among: Container[int] | None = None) -> dict[str, Any] | None:
     """The row with the lowest number on held-out text; `among` allows only rows after these numbers of steps."""
     for key in ("b0_ppl", "bn_ppl", "nll"):
-        if found := [row for row in rows if row.get(key) is not None and (among is None or row["step"] + 1 in among)]:
+        if found := [row for row in rows if _is_finite(row.get(key)) and (among is None or row["step"] + 1 in among)]:
             return min(found, key=lambda row: float(row[key]))
     return None
 
