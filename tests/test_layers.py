@@ -14,6 +14,7 @@ LAYERS = (
         "atomic",
         "child_process",
         "hints",
+        "regular_file",
         "later",
         "storage",
         "symbols",

@@ -39,6 +39,7 @@ from .sources import BagOfWords
 from .training.jumps import predicted_jumps
 from .training.loop import Logger, train
 from .training.problems import one_thread
+from .training.streams import Seeded
 
 LENGTH, BATCH, OT_BATCH, STEPS = 128, 32, 64, 800
 SAMPLES, SAMPLER_STEPS = 256, 128
@@ -138,8 +139,8 @@ def recipe(name: str, corpus: Corpus, steps: int = STEPS, seed: int = 0) -> Reci
 def _row(name: str, keys: Recipe, corpus: Corpus, folder: Path, say: Say, logger: Logger | None) -> Row:
     steps, seed, flow = keys.steps, keys.seed, flow_of(keys, corpus.counts)
     say(f"{name}: training {steps} steps of {BATCH} sequences")
-    torch.manual_seed(seed)
-    network = Convolutional(flow.vocab, keys.size, dropout=keys.dropout)
+    with Seeded(seed):
+        network = Convolutional(flow.vocab, keys.size, dropout=keys.dropout)
     trained = train(network, flow, corpus, out=folder, settings=keys, logger=logger)
     model = from_pretrained(folder).model  # with the averaged weights
     say(f"{name}: drawing {SAMPLES} sequences in {SAMPLER_STEPS} steps")

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import secrets
 import shutil
 import time
 from dataclasses import asdict, dataclass, field
@@ -142,7 +143,7 @@ def _cuda(torch: Any, index: int) -> dict[str, Any]:
 
 def _probe_write(folder: Path, problems: list[str]) -> float | None:
     """Seconds for one write + fsync + rename: how every result is saved."""
-    probe = folder / f".hopflow-doctor-{os.getpid()}"
+    probe = folder / f".hopflow-doctor-{secrets.token_hex(8)}"
     start = time.perf_counter()
     try:
         atomic.write(probe, b"probe")

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from . import atomic
+from . import atomic, regular_file
 from .flow import Flow
 from .models.model import Model
 from .storage import from_plain, to_plain
@@ -28,7 +29,13 @@ VERSION = 1
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "model.2.safetensors")
 """The second name serves while the first is in use by the config that is about to be replaced."""
+LARGEST_CONFIG = 1 << 28
+"""Bytes; a tokenizer with a million tokens has about a tenth of it."""
 KEYS = {"format", "version", "model", "flow", "tokenizer", "recipe", "sha256"}
+
+
+class Damaged(ValueError):
+    """A saved network or a checkpoint whose files are not those that were written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +48,8 @@ class Pretrained:
     recipe: dict[str, Any] | None
     sha256: dict[str, str]
     """Of the file of weights, by its name."""
+    folder: Path
+    """Where it was read: the folder of a checkpoint where the folder of a run was asked for."""
 
 
 def save_pretrained(
@@ -100,10 +109,32 @@ def from_pretrained(
     """Read what `save_pretrained` wrote, or say what is wrong with it; the network comes in evaluation mode.
 
     Weights go to the CPU unless `device` says otherwise. Pass a `model` of your own to have it filled, where it is.
-    Of a run's folder the newest checkpoint is read.
+    Of a run's folder the newest checkpoint is read; a damaged one is named in a warning, and the one before it is read.
     """
-    folder = newest(Path(folder))
-    config, weights = _checked(folder)
+    folder = Path(folder)
+    damaged: dict[Path, Exception] = {}
+    while True:
+        steps = [] if (folder / CONFIG).exists() else step_folders(folder / "checkpoints")
+        left = [step for step in steps if step not in damaged]
+        if steps and not left:
+            raise Damaged(f"no checkpoint of {folder} can be read: {_reason(damaged[steps[-1]])}")
+        chosen = left[-1] if left else folder
+        try:
+            return _read(chosen, device, model)
+        except (Damaged, FileNotFoundError) as error:
+            if not steps:
+                raise _with_older(error, folder) from None
+            if chosen.exists():  # else a training has removed it, after it has saved a newer one
+                damaged[chosen] = error
+                if len(left) > 1:
+                    text = f"{_reason(error)}; going back to the checkpoint before it, {left[-2]}"
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _read(folder: Path, device: torch.device | str | None, model: nn.Module | None) -> Pretrained:
+    config = _read_config(folder)
+    weights = _weights(config)
+    _verify(folder / weights, config["sha256"][weights])
     flow = None if config["flow"] is None else from_plain(Flow, config["flow"])
     if model is None:
         model = _build(config["model"], folder)
@@ -112,13 +143,29 @@ def from_pretrained(
     check_vocab(_inside(model), flow)
     _fill(_inside(model), folder / weights, torch.device(device or "cpu"))
     sha256 = {weights: config["sha256"][weights]}
-    return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256)
+    return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256, folder)
 
 
 def newest(folder: Path) -> Path:
     """The folder itself, or the newest checkpoint of a run's folder, each of which is a saved network."""
-    saved = sorted(folder.glob("checkpoints/step-*")) if not (folder / CONFIG).exists() else []
+    saved = step_folders(folder / "checkpoints") if not (folder / CONFIG).exists() else []
     return saved[-1] if saved else folder
+
+
+def step_folders(home: Path) -> list[Path]:
+    """The checkpoints in a folder by their number of steps, the newest last."""
+    for _ in range(3):  # a training may save the next one and remove this one meanwhile: then list them again
+        numbered = [(step, folder) for folder in home.glob("step-*") if (step := step_of(folder)) is not None]
+        if found := [folder for step, folder in sorted(numbered) if folder.is_dir()]:
+            return found
+    return []
+
+
+def step_of(folder: Path) -> int | None:
+    """The number of steps in the name of a checkpoint; None for another name."""
+    digits = folder.name.removeprefix("step-")
+    # isdecimal alone allows the digits of every script, isdigit also "²"
+    return int(digits) if digits != folder.name and digits.isascii() and digits.isdecimal() else None
 
 
 # -- the config ------------------------------------------------------------------------------------------------------
@@ -138,19 +185,15 @@ def _digest(config: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def _checked(folder: Path) -> tuple[dict[str, Any], str]:
-    """The config and the file of weights that it names, both whole; else why not, and which checkpoint came before."""
-    try:
-        config = _read_config(folder)
-        weights = _weights(config)
-        _verify(folder / weights, config["sha256"][weights])
-    except (ValueError, FileNotFoundError) as error:
-        before = [other for other in sorted(folder.parent.glob("step-*")) if other.name < folder.name]
-        if not (before and folder.name.startswith("step-")):
-            raise
-        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        raise ValueError(f"{reason}\nthe checkpoint before it can be named: {before[-1]}") from None
-    return config, weights
+def _with_older(error: Exception, folder: Path) -> Exception:
+    """The error of a checkpoint that was named, with the one before it, if there is one."""
+    step = step_of(folder)
+    older = [other for other in step_folders(folder.parent) if step is not None and (step_of(other) or 0) < step]
+    return Damaged(f"{_reason(error)}\ntry the previous checkpoint: {older[-1]}") if older else error
+
+
+def _reason(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -159,22 +202,22 @@ def _read_config(folder: Path) -> dict[str, Any]:
         what = "it has no config.json" if folder.is_dir() else "there is no such folder"
         raise FileNotFoundError(errno.ENOENT, f"not a saved network: {what}", str(folder))
     try:
-        config = json.loads(file.read_bytes().decode(), parse_constant=_no_number)
+        config = json.loads(regular_file.read(file, LARGEST_CONFIG).decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is damaged, or no JSON: {str(error)[:200]}") from None
+        raise Damaged(f"{file} is damaged, or no JSON: {str(error)[:200]}") from None
     if not isinstance(config, dict) or config.get("format") != "hopflow":
-        raise ValueError(f'{file} is not from hopflow: it does not say "format": "hopflow"')
+        raise Damaged(f'{file} is not from hopflow: it does not say "format": "hopflow"')
     version = config.get("version")
     if isinstance(version, int) and version > VERSION:
         raise ValueError(
             f"{file} has format {version}, this hopflow reads up to {VERSION}: upgrade with pip install -U hopflow"
         )
     if version != VERSION or config.keys() != KEYS or not isinstance(config["sha256"], dict):
-        raise ValueError(f"{file} is damaged: it should have format {VERSION} and exactly {', '.join(sorted(KEYS))}")
+        raise Damaged(f"{file} is damaged: it should have format {VERSION} and exactly {', '.join(sorted(KEYS))}")
     if not all(isinstance(config[key], dict | None) for key in ("tokenizer", "recipe")):
-        raise ValueError(f"{file} is damaged: tokenizer and recipe should be objects, or null")
+        raise Damaged(f"{file} is damaged: tokenizer and recipe should be objects, or null")
     if config["sha256"].get(CONFIG) != _digest(config):
-        raise ValueError(f"{file} is damaged, or was edited: its content does not match its own sha256")
+        raise Damaged(f"{file} is damaged, or was edited: its content does not match its own sha256")
     return config
 
 
@@ -185,7 +228,7 @@ def _no_number(word: str) -> NoReturn:
 def _weights(config: dict[str, Any]) -> str:
     names = [name for name in WEIGHTS if name in config["sha256"]]
     if len(names) != 1:
-        raise ValueError(f"{CONFIG} is damaged: its sha256 should name one file of weights")
+        raise Damaged(f"{CONFIG} is damaged: its sha256 should name one file of weights")
     return names[0]
 
 
@@ -256,7 +299,7 @@ def _verify(file: Path, sha256: str) -> None:
     with file.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != sha256:
-        raise ValueError(f"{file} {_why(file)}: its sha256 is {found[:12]}…, {CONFIG} says {str(sha256)[:12]}…")
+        raise Damaged(f"{file} {_why(file)}: its sha256 is {found[:12]}…, {CONFIG} says {str(sha256)[:12]}…")
 
 
 def _why(file: Path) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hopflow as hf
+from hopflow import atomic
 from hopflow.data import store as store_module
 from hopflow.data.file_hashes import YOUNG
 from hopflow.data.pulse import Pulse
@@ -179,7 +180,7 @@ def test_a_process_that_waits_for_another_says_so(tmp_path):
 
 
 def test_without_locks_the_quicker_process_wins(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "fcntl", None)
+    monkeypatch.setattr(atomic, "fcntl", None)
     folder = tmp_path / "store"
 
     def write(target):

@@ -178,17 +178,23 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_goes_on(hopflow
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "missing"])
-def test_who_samples_from_a_run_with_a_damaged_newest_checkpoint_is_told_which_one_can_be_named(
-    hopflow, run, name, gone
+def test_who_samples_from_a_run_with_a_damaged_newest_checkpoint_gets_the_one_before_it(
+    hopflow, run, name, gone, tmp_path
 ):
     newer, older = (run / "checkpoints" / f"step-{step:09}" for step in (4, 2))
     (newer / name).unlink() if gone else (newer / name).write_bytes(b"{}")
+    result = hopflow("sample", str(run), "n=1", "steps=2", "--json", str(tmp_path / "drawn.json"))
+    assert result.code == 0, result.err
+    assert f"going back to the checkpoint before it, {older}" in result.err
+    assert json.loads((tmp_path / "drawn.json").read_text())["run"] == str(older)
+    result = hopflow("sample", str(newer), "n=1", "steps=2")  # whoever names a checkpoint gets no other one
+    assert (result.code, "bug" in result.err) == (2, False)
+    assert f"try the previous checkpoint: {older}" in result.err.replace("\n", "")
+    (older / name).unlink()
+    assert "try the previous" not in hopflow("sample", str(older), "n=1", "steps=2").err
     result = hopflow("sample", str(run), "n=1", "steps=2")
     assert (result.code, "bug" in result.err) == (2, False)
-    assert f"the checkpoint before it can be named: {older}" in result.err.replace("\n", "")
-    assert hopflow("sample", str(older), "n=1", "steps=2").code == 0
-    (older / name).unlink()
-    assert "can be named" not in hopflow("sample", str(older), "n=1", "steps=2").err
+    assert "no checkpoint of" in result.err
 
 
 def test_whole_checkpoints_are_kept_before_damaged_newer_ones(hopflow, fox, run):

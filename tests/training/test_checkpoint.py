@@ -6,12 +6,15 @@ import os
 import pickle
 import random
 import signal
+import socket
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
+from hopflow.pretrained import newest
 from hopflow.training import checkpoint
 from hopflow.training.checkpoint import Checkpoint, Damaged
 
@@ -289,3 +292,91 @@ def test_a_process_killed_while_saving_leaves_a_whole_checkpoint_and_no_litter(t
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_hundred_kills_while_saving_leave_a_whole_checkpoint_each(tmp_path):
     kill_while_saving(tmp_path, 200, seed=1)
+
+
+SPECIAL = {
+    "a pipe": lambda file: os.mkfifo(file),
+    "a socket": lambda file: listening(file),
+    "a folder": lambda file: file.mkdir(),
+    "a device": lambda file: file.symlink_to("/dev/zero"),
+    "a link to nothing": lambda file: file.symlink_to("nowhere"),
+    "a huge file": lambda file: os.truncate(os.open(file, os.O_WRONLY | os.O_CREAT), 1 << 40),
+    "half of a file": lambda file: file.write_bytes(b"{"),
+}
+
+
+def listening(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(file))  # a path of more than 107 characters is no address
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", ["state.json", "model.safetensors", "config.json"])
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_special_huge_or_half_written_file_is_named_and_the_checkpoint_before_it_is_used(tmp_path, kind, name):
+    checkpoint.save(tmp_path, example(1))
+    file = checkpoint.save(tmp_path, example(2)) / name
+    file.unlink()
+    SPECIAL[kind](file)
+    with pytest.warns(RuntimeWarning, match=rf"{name} (is damaged|cannot be read)") as said:
+        assert checkpoint.latest(tmp_path).step == 1
+    assert len(said) == 1
+    assert checkpoint.newest_facts(tmp_path) == example(1).facts
+    checkpoint.save(tmp_path, example(2))
+    assert same(checkpoint.latest(tmp_path), example(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000001", "step-000000002"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SPECIAL if kind != "a folder"])
+def test_what_lies_in_the_place_of_a_checkpoint_is_none_and_is_replaced(tmp_path, kind):
+    checkpoint.save(tmp_path, example(1))
+    SPECIAL[kind](tmp_path / "step-000000002")
+    assert checkpoint.steps(tmp_path) == [1]
+    checkpoint.save(tmp_path, example(2))
+    assert checkpoint.steps(tmp_path) == [1, 2]
+    assert same(checkpoint.latest(tmp_path), example(2))
+
+
+@pytest.mark.parametrize("name", ["step-²", "step-٣", "step-", "step-x", "step--1", "step-1_0", "step-5.bak"])
+def test_a_folder_with_a_number_in_no_ascii_digits_is_not_a_checkpoint(tmp_path, name):
+    checkpoint.save(tmp_path / "checkpoints", example(1))
+    (tmp_path / "checkpoints" / name).mkdir()
+    assert checkpoint.steps(tmp_path / "checkpoints") == [1]
+    assert checkpoint.latest(tmp_path / "checkpoints").step == 1
+    assert newest(tmp_path) == checkpoint.folder_of(tmp_path / "checkpoints", 1)
+    checkpoint.prune(tmp_path / "checkpoints", 1)
+    assert (tmp_path / "checkpoints" / name).is_dir()
+
+
+def test_checkpoints_are_ordered_by_their_number_not_by_their_name(tmp_path):
+    for step in (999_999_999, 1_000_000_000):
+        checkpoint.save(tmp_path / "checkpoints", example(step))
+    assert checkpoint.steps(tmp_path / "checkpoints") == [999_999_999, 1_000_000_000]
+    assert newest(tmp_path).name == "step-1000000000"
+
+
+def test_a_reader_of_a_checkpoint_that_is_pruned_meanwhile_takes_the_newer_one(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, example(1))
+    real, pruned = checkpoint._verified, []
+
+    def meanwhile(file, facts):
+        if not pruned:
+            pruned.append(file)
+            checkpoint.save(tmp_path, example(2))
+            checkpoint.prune(tmp_path, 1)
+        return real(file, facts)
+
+    monkeypatch.setattr(checkpoint, "_verified", meanwhile)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(checkpoint.latest(tmp_path), example(2))
+        assert checkpoint.newest_group(tmp_path, "model").keys() == {"a", "b.c"}
+        assert checkpoint.newest_group(tmp_path, "missing") is None
+
+
+def test_a_checkpoint_that_somebody_else_removes_first_is_no_error_of_pruning(tmp_path, monkeypatch):
+    for step in (1, 2):
+        checkpoint.save(tmp_path, example(step))
+    monkeypatch.setattr(checkpoint, "step_folders", lambda home: [home / "step-000000000", home / "step-000000002"])
+    checkpoint.prune(tmp_path, 1)
+    assert (tmp_path / "step-000000002").is_dir()

@@ -45,13 +45,13 @@ class Saved:
 def read(run: str, device: str = "auto") -> Saved:
     """A run's newest checkpoint, one of its checkpoints, or what `save_pretrained` wrote."""
     from ..models.causal import Causal
-    from ..pretrained import from_pretrained, newest
+    from ..pretrained import from_pretrained
     from ..training.devices import choose_device
 
     path, where = Path(run), choose_device(device)
     _check_there(path)
-    folder = newest(path)
-    found = from_pretrained(folder, device=where)
+    found = from_pretrained(path, device=where)
+    folder = found.folder
     if found.flow is None and not isinstance(found.model, Causal):
         raise ValueError(f"{folder} was saved without a flow: save_pretrained(folder, model, flow, tokenizer=…)")
     if found.tokenizer is None:

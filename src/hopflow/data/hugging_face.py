@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -70,19 +69,12 @@ def _export(data: Any, cache: Path, pulse: Pulse) -> Path:
         pulse.say(f"{path} is damaged, or not sealed: writing it out again")
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            for done, row in enumerate(data):
-                line = f"{json.dumps({'text': row['text']})}\n".encode()
-                digest.update(line)
-                file.write(line)
-                pulse.beat(lambda: f"writing out {done:,} of {len(data):,} documents")  # noqa: B023
-            file.flush()
-            os.fsync(file.fileno())
+    with atomic.replacing(path) as file:
+        for done, row in enumerate(data):
+            line = f"{json.dumps({'text': row['text']})}\n".encode()
+            digest.update(line)
+            file.write(line)
+            pulse.beat(lambda: f"writing out {done:,} of {len(data):,} documents")  # noqa: B023
         seal.unlink(missing_ok=True)
-        temporary.replace(path)
-        atomic.write(seal, digest.hexdigest().encode())
-    finally:
-        temporary.unlink(missing_ok=True)
+    atomic.write(seal, digest.hexdigest().encode())
     return path

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,14 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from .. import atomic
 from .file_hashes import file_sha256, record_sha256
 from .pulse import Pulse
 from .tokenizers import Ids, Tokenizer, canonical
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks: there two processes may do the same work twice
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 SPLITS = ("train", "test")
@@ -150,6 +145,7 @@ class Writer:
         for path in self._folder.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
+        atomic.sync_folder(self._folder)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -172,15 +168,11 @@ def open_or_build(folder: Path, build: Callable[[Path], None], pulse: Pulse) -> 
             pass
         except ValueError:
             shutil.rmtree(folder)
-        temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-        try:
-            temporary.mkdir()
+        with atomic.temporary_folder(folder) as temporary:
             build(temporary)
             _move(temporary, folder)
             for name, sha256 in _hashes(_read_json(folder / HEADER)).items():
                 record_sha256(folder / name, sha256, _cache(folder))  # what was just written need not be read again
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     return Store.open(folder, pulse)
 
 
@@ -201,24 +193,19 @@ def _move(temporary: Path, folder: Path) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES) or not folder.is_dir():
             raise
         # without locks another process may have been quicker; it has built the same
+    atomic.sync_folder(folder.parent)
 
 
 @contextmanager
 def _alone(folder: Path, pulse: Pulse) -> Iterator[None]:
-    """One process builds a store; the others wait. The system frees the lock of a process that is killed."""
-    if fcntl is None:
-        yield
-        return
-    with folder.with_name(f".{folder.name}.lock").open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                pulse.beat(lambda: "waiting for another process that prepares the same text")
-                time.sleep(0.1)
-        for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
+    """One process builds a store; the others wait. Without locks two of them may do the same work twice."""
+
+    def waiting() -> None:
+        pulse.beat(lambda: "waiting for another process that prepares the same text")
+
+    with atomic.locked(folder.with_name(f".{folder.name}.lock"), waiting) as ours:
+        if ours:
+            atomic.remove_leftovers(folder.parent, f".{folder.name}.*{atomic.SUFFIX}")
         yield
 
 

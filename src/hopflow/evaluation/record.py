@@ -3,36 +3,32 @@
 import errno
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from .. import __version__, atomic
+from .. import __version__, atomic, regular_file
 from . import values
 from .rows import Row, merged
 from .table import page
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 FILE, PAGE, LOCK = "eval.json", "eval.md", ".eval.lock"
 FORMAT, VERSION = "hopflow evaluation", 1
+LARGEST = 1 << 30
+"""Bytes of a file that is read."""
 
 
 def read(folder: Path) -> list[Row]:
     """The rows of a run's folder; none where nothing was measured yet."""
     file = folder / FILE
-    if not file.exists():
-        return []
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(regular_file.read(file, LARGEST))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}")
         if content["version"] > VERSION:
             raise ValueError(f"it is of version {content['version']}, this hopflow reads up to {VERSION}")
         return [Row.from_json(row) for row in content["rows"]]
+    except FileNotFoundError:
+        return []
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read: {error}\nmove it away to begin a new one") from None
 
@@ -48,7 +44,8 @@ def check(folder: Path) -> None:
 
 def keep(folder: Path, rows: Sequence[Row], remarks: Sequence[str] = ()) -> list[Row]:
     """Add rows to what is there, one process after another; all of them are given back."""
-    with _alone(folder):
+    # two evaluations of one run may end at once: the second adds to what the first has written
+    with atomic.locked(folder / LOCK):
         whole = merged(read(folder), list(rows))
         content = {"format": FORMAT, "version": VERSION, "hopflow": __version__}
         text = json.dumps({**content, "rows": [row.as_json() for row in whole]}, indent=1, allow_nan=False)
@@ -56,17 +53,3 @@ def keep(folder: Path, rows: Sequence[Row], remarks: Sequence[str] = ()) -> list
         atomic.write(folder / FILE, f"{text}\n".encode())
         atomic.write(folder / PAGE, page(whole, remarks).encode())
     return whole
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two evaluations of one run may end at once; the second adds to what the first has written."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -11,7 +11,7 @@ from ..data.tokenizers import Tokenizer
 from ..flow import Flow
 from ..models.causal import Causal
 from ..network import Network
-from ..pretrained import from_pretrained, newest
+from ..pretrained import from_pretrained, step_of
 from ..training.devices import choose_device
 from ..training.folder import is_run, read_recipe
 from .measured import Measured
@@ -48,8 +48,7 @@ class Subject:
         """The newest checkpoint of a run's folder, or what `save_pretrained` wrote."""
         path = Path(folder)
         run = read_recipe(path) if is_run(path) else {}
-        saved = newest(path)  # once: a training that goes on may write another
-        found = from_pretrained(saved, device=choose_device(device))
+        found = from_pretrained(path, device=choose_device(device))
         recipe = run.get("recipe") or found.recipe or {}
         return cls(
             found.model,
@@ -60,7 +59,7 @@ class Subject:
             run.get("identity") or {},
             run.get("recipe_hash"),
             "average" if recipe.get("weight_ema") else "last",
-            int(saved.name.removeprefix("step-")) if saved != path else None,
+            step_of(found.folder) if found.folder != path else None,
         )
 
     @property

@@ -14,6 +14,7 @@ from ..models.mlp import MLP
 from ..objectives import Bound, CrossEntropy
 from ..predictions import Carry
 from ..sources import Mask, Uniform
+from ..training.streams import Seeded
 from ..vocab import Vocab
 
 A, B, M = 0, 1, 2
@@ -164,8 +165,7 @@ def train(flow: Flow, q: Float[Tensor, " D"], length: int, seed: int, steps: int
     """The bottlenecked network, trained on samples of the flow's own objective."""
     generator = torch.Generator().manual_seed(seed)
     data = exact.Space(Vocab(flow.vocab.data), length).data
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with Seeded(seed):
         network = MLP(flow.vocab, length, hidden=3, clock=not flow.source.disjoint)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

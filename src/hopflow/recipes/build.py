@@ -15,7 +15,7 @@ from ..models import Causal, Convolutional, Model, Transformer
 from ..pretrained import from_pretrained
 from ..training.checkpoint import restore
 from ..training.loop import Logger, Run, train
-from ..training.streams import stream_seed
+from ..training.streams import Seeded, stream_seed
 from .choices import choose, kind_of
 from .recipe import Recipe
 
@@ -66,8 +66,7 @@ def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], No
         progress=progress,
     )
     flow = None if recipe.model == "causal" else flow_of(recipe, corpus.counts)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(recipe.seed, "weights"))
+    with Seeded(stream_seed(recipe.seed, "weights")):
         model = _network(recipe, flow, corpus.vocab_size)
     if recipe.init:
         restore(model.state_dict(), from_pretrained(recipe.init).model.state_dict(), f"init={recipe.init}")
@@ -75,7 +74,7 @@ def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], No
 
 
 def _network(recipe: Recipe, flow: Flow | None, vocab_size: int) -> Model:
-    """The network that a recipe names, with weights from torch's global random state."""
+    """The network that a recipe names, with weights from torch's default generator, or from that of `Seeded`."""
     size, dropout = recipe.size, recipe.dropout
     if flow is None:
         return Causal(vocab_size, size, dropout=dropout, recompute=recipe.recompute)

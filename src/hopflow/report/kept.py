@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from .. import __version__, atomic
+from .. import __version__, atomic, regular_file
 
 FILE = "report-draws.json"
+LARGEST = 1 << 30
+"""Bytes of a file that is read."""
 Found = TypeVar("Found")
 
 
@@ -31,7 +33,7 @@ def kept(folder: Path, name: str, key: Mapping[str, Any], kind: type[Found], mak
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content = json.loads(regular_file.read(folder / FILE, LARGEST))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

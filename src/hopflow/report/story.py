@@ -15,7 +15,7 @@ from ..data.morse import from_morse
 from ..evaluation import record
 from ..evaluation.compare import BITS, Side
 from ..evaluation.rows import Row
-from ..pretrained import newest
+from ..pretrained import newest, step_of
 from ..training import checkpoint, metrics
 from ..training.folder import is_run, read_recipe
 
@@ -177,10 +177,8 @@ def _samples(file: Path) -> list[dict[str, Any]]:
 def _checkpoint(folder: Path) -> tuple[int | None, dict[str, Any]]:
     """Steps and facts of the newest checkpoint, which is not loaded or verified here."""
     saved = newest(folder)
-    step = saved.name.removeprefix("step-")
-    if saved == folder or not step.isdigit():
-        return None, {}
+    step = None if saved == folder else step_of(saved)
     try:
-        return int(step), checkpoint.facts(saved)
-    except ValueError:  # damaged, or from a later version
-        return int(step), {}
+        return step, {} if step is None else checkpoint.facts(saved)
+    except ValueError:  # damaged, from a later version, or removed by now
+        return step, {}

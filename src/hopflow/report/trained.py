@@ -13,9 +13,10 @@ from .. import data
 from ..couplings import Coupling
 from ..data import Corpus
 from ..flow import Flow
-from ..pretrained import from_pretrained, newest
+from ..pretrained import from_pretrained
 from ..training import checkpoint
 from ..training.devices import choose_device
+from ..training.folder import CHECKPOINTS
 from ..training.problems import Draw, Problem
 from .story import Story
 
@@ -43,7 +44,7 @@ class Trained:
         if story.checkpoint is None:
             raise Unknown("it has no checkpoint")
         try:
-            found = from_pretrained(newest(story.folder), device=choose_device("auto"), model=story.model)
+            found = from_pretrained(story.folder, device=choose_device("auto"), model=story.model)
         except (ValueError, OSError) as error:
             raise Unknown(f"its checkpoint could not be loaded: {because(error)}") from None
         if found.flow is None:
@@ -90,9 +91,8 @@ class Trained:
     @cached_property
     def table(self) -> Float[Tensor, "V D"] | None:
         """The embeddings that its coupling reads: their average over the training, if it was saved."""
-        saved = newest(self.story.folder)
-        if (saved / "ot_ema.safetensors").is_file():
-            return checkpoint.group(saved, "ot_ema")["value"]
+        if average := checkpoint.newest_group(self.story.folder / CHECKPOINTS, "ot_ema"):
+            return average["value"]
         own = getattr(self.model, "table", None)
         return own.detach().cpu() if isinstance(own, Tensor) else None
 

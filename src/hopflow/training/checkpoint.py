@@ -12,27 +12,28 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from .. import atomic
-from ..pretrained import packed
+from .. import atomic, regular_file
+from ..pretrained import Damaged, packed, step_folders, step_of
 
 FORMAT, VERSION = "hopflow checkpoint", 1
 STATE = "state.json"
-TEMPORARY, DISCARDED = ".saving-", ".discarded-"
+EARLIER = (".saving-*", ".discarded-*")
+"""Temporary folders of earlier versions."""
 ASIDE = "damaged-"
-
-
-class Damaged(ValueError):
-    """A checkpoint whose files are not those that were written."""
+LARGEST_STATE = 1 << 24
+"""Bytes of state.json, which takes some thousand."""
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -50,27 +51,24 @@ def save(home: Path, checkpoint: Checkpoint) -> Path:
     """Write `home/step-N`; when it returns, the checkpoint survives a power cut, and until then the older ones do."""
     home.mkdir(parents=True, exist_ok=True)
     final = folder_of(home, checkpoint.step)
-    temporary = home / f"{TEMPORARY}{os.getpid()}-{final.name}"
     if _whole(final):  # a stopped run saves where it stands, which may be where it saved last
         return final
     needed = sum(tensor.nbytes for tensors in checkpoint.groups.values() for tensor in tensors.values())
     files: dict[str, dict[str, Any]] = {}
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        for name, tensors in checkpoint.groups.items():  # one at a time: packed, a group takes its size once more
-            files[f"{name}.safetensors"] = _put(temporary / f"{name}.safetensors", packed(tensors))
-        if checkpoint.config:
-            text = checkpoint.config(files["model.safetensors"]["sha256"])
-            files["config.json"] = _put(temporary / "config.json", text.encode())
-        _write(temporary / STATE, _sealed(checkpoint, files))
-        atomic.sync_folder(temporary)
-        if final.exists():  # but not whole
-            _discard(final)
-        temporary.rename(final)
+        with atomic.temporary_folder(final) as temporary:
+            for name, tensors in checkpoint.groups.items():  # one at a time: packed, a group takes its size once more
+                files[f"{name}.safetensors"] = _put(temporary / f"{name}.safetensors", packed(tensors))
+            if checkpoint.config:
+                text = checkpoint.config(files["model.safetensors"]["sha256"])
+                files["config.json"] = _put(temporary / "config.json", text.encode())
+            _write(temporary / STATE, _sealed(checkpoint, files))
+            atomic.sync_folder(temporary)
+            if os.path.lexists(final):  # but not whole
+                _discard(final)
+            temporary.rename(final)
         atomic.sync_folder(home)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             free = shutil.disk_usage(home).free
             raise OSError(
@@ -79,9 +77,6 @@ def save(home: Path, checkpoint: Checkpoint) -> Path:
                 f"the checkpoints before it are intact, free some space and run the same command",
                 str(final),
             ) from error
-        raise
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise
     return final
 
@@ -114,7 +109,7 @@ def facts(folder: Path) -> dict[str, Any]:
 
 def newest_facts(home: Path) -> dict[str, Any]:
     """What the newest readable checkpoint says of itself; empty without one."""
-    for folder in reversed(list(_folders(home))):
+    for folder in reversed(step_folders(home)):
         try:
             return facts(folder)
         except Damaged:  # reported when the checkpoint itself is loaded
@@ -124,25 +119,34 @@ def newest_facts(home: Path) -> dict[str, Any]:
 
 def latest(home: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; a damaged one is named in a warning and passed over."""
-    damaged: list[str] = []
-    for folder in reversed(list(_folders(home))):
+    return _newest(home, load)
+
+
+def newest_group(home: Path, name: str) -> Mapping[str, Tensor] | None:
+    """A group of tensors of the newest checkpoint where it is whole; None if that has no such group."""
+    return _newest(
+        home, lambda folder: group(folder, name) if f"{name}.safetensors" in _state(folder)["files"] else None
+    )
+
+
+def _newest(home: Path, read: Callable[[Path], Read]) -> Read | None:
+    damaged: dict[Path, str] = {}
+    while left := [folder for folder in step_folders(home) if folder not in damaged]:
         try:
-            found = load(folder)
+            return read(left[-1])
         except Damaged as error:
-            damaged.append(str(error))
-            warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=2)
-        else:
-            return found
+            if left[-1].exists():  # else a training has removed it, after it has saved a newer one
+                damaged[left[-1]] = str(error)
+                warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=3)
     if damaged:
-        raise Damaged(f"no checkpoint in {home} can be read: {damaged[0]}")
+        raise Damaged(f"no checkpoint in {home} can be read: {next(iter(damaged.values()))}")
     return None
 
 
 def clean(home: Path) -> None:
-    """Remove what a killed process left half-written or half-deleted."""
-    if home.is_dir():
-        for litter in [*home.glob(f"{TEMPORARY}*"), *home.glob(f"{DISCARDED}*")]:
-            shutil.rmtree(litter, ignore_errors=True)
+    """Remove what a killed process left half-written or half-deleted. Call it while holding the run's lock."""
+    for pattern in (f".*{atomic.SUFFIX}", *EARLIER):
+        atomic.remove_leftovers(home, pattern)
 
 
 def set_aside(home: Path, step: int) -> None:
@@ -150,24 +154,24 @@ def set_aside(home: Path, step: int) -> None:
 
     Under their old names they would be taken for the newest ones, and be kept in place of whole ones.
     """
-    for folder in _folders(home):
-        if _step(folder) > step:
+    for folder in step_folders(home):
+        if (step_of(folder) or 0) > step:
             target = folder.with_name(f"{ASIDE}{folder.name}")
-            if target.exists():
+            if os.path.lexists(target):
                 _discard(target)
             folder.rename(target)
 
 
 def prune(home: Path, keep: int, best: int | None = None) -> None:
     """Keep the newest checkpoints, and the one after `best` steps."""
-    for folder in list(_folders(home))[:-keep]:
-        if _step(folder) != best:
+    for folder in step_folders(home)[:-keep]:
+        if step_of(folder) != best:
             _discard(folder)
 
 
 def steps(home: Path) -> list[int]:
     """The steps of the checkpoints, in order."""
-    return [_step(folder) for folder in _folders(home)]
+    return [step for folder in step_folders(home) if (step := step_of(folder)) is not None]
 
 
 def folder_of(home: Path, step: int) -> Path:
@@ -183,20 +187,12 @@ def _whole(folder: Path) -> bool:
     return True
 
 
-def _step(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
-
-
-def _folders(home: Path) -> Iterator[Path]:
-    if home.is_dir():
-        yield from sorted(f for f in home.glob("step-*") if f.name.removeprefix("step-").isdigit() and f.is_dir())
-
-
 def _discard(folder: Path) -> None:
     """Out of sight first: a folder that is half deleted must not look like a checkpoint."""
-    hidden = folder.with_name(f"{DISCARDED}{os.getpid()}-{folder.name}")
-    folder.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+    hidden = atomic.temporary_name(folder)
+    with suppress(FileNotFoundError):  # somebody else has removed it
+        folder.rename(hidden)
+        atomic.remove(hidden)
 
 
 def _unpacked(file: Path, data: bytes) -> dict[str, Tensor]:
@@ -226,7 +222,7 @@ def _sealed(checkpoint: Checkpoint, files: dict[str, dict[str, Any]]) -> bytes:
 def _state(folder: Path) -> dict[str, Any]:
     file = folder / STATE
     try:
-        lines = file.read_text(encoding="utf-8").rsplit("\n", 2)
+        lines = regular_file.read(file, LARGEST_STATE).decode().rsplit("\n", 2)
         if len(lines) != 3:
             raise ValueError("it is not what was written there")
         body, digest, rest = lines
@@ -262,9 +258,11 @@ def _check(state: dict[str, Any]) -> None:
 
 def _verified(file: Path, facts: Mapping[str, Any]) -> bytes:
     try:
-        data = file.read_bytes()
+        data = regular_file.read(file, facts["bytes"])
     except OSError as error:
         raise Damaged(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise Damaged(f"{file} is damaged: {error}") from None
     if len(data) != facts["bytes"]:
         raise Damaged(f"{file} is damaged: it has {len(data):,} of {facts['bytes']:,} bytes")
     if _digest(data) != facts["sha256"]:
@@ -277,7 +275,7 @@ def _digest(data: bytes) -> str:
 
 
 def _write(file: Path, data: bytes) -> None:
-    with file.open("wb") as stream:
+    with file.open("xb") as stream:
         view = memoryview(data)
         for start in range(0, len(view), 1 << 24):
             stream.write(view[start : start + (1 << 24)])

@@ -9,23 +9,24 @@ samples.jsonl            sequences drawn along the way
 import errno
 import hashlib
 import json
+import logging
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from .. import __version__, atomic
+from .. import __version__, atomic, regular_file
 from . import checkpoint
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 RECIPE = "recipe.json"
 PARTS = {"identity": dict, "recipe": dict, "recipe_hash": str}
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, LOCK = "checkpoints", ".lock"
+LARGEST_RECIPE = 1 << 28
+"""Bytes; a tokenizer of one's own may be part of it."""
+
+log = logging.getLogger("hopflow")
 
 
 class RunFolder:
@@ -38,12 +39,39 @@ class RunFolder:
             raise ValueError(
                 f"{path} is a folder with other things in it, not a run: choose another one with out=FOLDER"
             )
+        self._content = b""
+        self._take(path)
+
+    def _take(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lock = _claim(path)
-        checkpoint.clean(self.checkpoints)
-        for litter in path.glob(".*.tmp"):
-            litter.unlink(missing_ok=True)
+        # an open folder is known by its handle, whatever its name becomes
+        self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY) if hasattr(os, "O_DIRECTORY") else None
+        if self._lock is not None:
+            checkpoint.clean(self.checkpoints)
+            atomic.remove_leftovers(path)
+
+    def follow(self) -> None:
+        """Find the folder after a rename, and make another one if it was deleted: a run that goes on needs one."""
+        before = self.path
+        if self._handle is not None and not self._is(before):
+            renamed = _path_of(self._handle)
+            if renamed is not None and self._is(renamed):
+                self.path = renamed
+                log.warning("%s was renamed: the run goes on in %s", before, renamed)
+            else:
+                self.close()
+                self._take(next_free(before))
+                log.warning("%s was deleted: the run goes on in %s", before, self.path)
+        if self._content and not is_run(self.path):
+            atomic.write(self.path / RECIPE, self._content)
+
+    def _is(self, path: Path) -> bool:
+        try:
+            return self._handle is not None and os.path.samestat(os.fstat(self._handle), path.stat())
+        except OSError:
+            return False
 
     @property
     def checkpoints(self) -> Path:
@@ -69,12 +97,14 @@ class RunFolder:
             "identity": identity,
             "recipe": recipe,
         }
-        atomic.write(self.path / RECIPE, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+        self._content = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+        atomic.write(self.path / RECIPE, self._content)
 
     def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        for handle in (self._lock, self._handle):
+            if handle is not None:
+                os.close(handle)
+        self._lock = self._handle = None
 
     def __enter__(self) -> "RunFolder":
         return self
@@ -87,7 +117,7 @@ class RunFolder:
 
 def _is_ours(name: str) -> bool:
     """What a run that was killed before it had a recipe leaves behind."""
-    return name == ".lock" or (name.startswith(f".{RECIPE}.") and name.endswith(".tmp"))
+    return name == LOCK or (name.startswith(f".{RECIPE}.") and name.endswith(".tmp"))
 
 
 def is_run(path: Path) -> bool:
@@ -102,7 +132,9 @@ def read_recipe(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a run: it has no {RECIPE}. `hopflow train … out=FOLDER` makes one")
     try:
         content = json.loads(
-            (path / RECIPE).read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_no_number
+            regular_file.read(path / RECIPE, LARGEST_RECIPE).decode(),
+            object_pairs_hook=_once,
+            parse_constant=_no_number,
         )
         if content["format"] != "hopflow run":
             raise ValueError(f"its format is {content['format']!r}")
@@ -155,15 +187,26 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _claim(path: Path) -> int | None:
-    if fcntl is None:
-        return None
-    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+def _path_of(handle: int) -> Path | None:
+    """Where an open folder is now; None where the system does not say so."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Path(f"/proc/self/fd/{handle}").readlink()
     except OSError:
-        os.close(handle)
-        raise ValueError(
-            f"another process is training in {path}: wait for it, or choose another folder with out=FOLDER"
-        ) from None
-    return handle
+        return None
+
+
+def _claim(path: Path) -> int | None:
+    """The handle of the folder's lock; None where locks do not work."""
+    handle = atomic.open_lock(path / LOCK)
+    ours = atomic.lock(handle)
+    if ours:
+        return handle
+    os.close(handle)
+    if ours is None:
+        warnings.warn(
+            f"files in {path} cannot be locked: make sure that no other process trains in it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
+    raise ValueError(f"another process is training in {path}: wait for it, or choose another folder with out=FOLDER")

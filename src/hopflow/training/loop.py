@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -38,6 +39,9 @@ from .threads import choose_threads, using
 from .trainer import NotFinite, Trainer
 
 log = logging.getLogger("hopflow")
+
+_TRAINING = threading.Lock()
+"""Held while a training runs in this process."""
 
 Logger = Callable[[Row], None]
 
@@ -70,7 +74,8 @@ def train(
     A `Causal` model needs no flow (None). If `out` holds this very run it goes on; with `fresh` a new folder beside it
     is taken. `logger` is called with every row of metrics, by the first process only; `progress` with the steps done
     and their number, by every process, before the first step of this call and after each.
-    Ctrl-C and SIGTERM finish the step, save and raise `Interrupted`.
+    Ctrl-C and SIGTERM finish the step, save and raise `Interrupted`. One training at a time runs in a process: a second
+    one, in another thread, is refused with a ValueError.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"train(model, flow, corpus) takes a network first; got {type(model).__name__}")
@@ -84,6 +89,7 @@ def train(
     model.to(device)
     wait_for_all()  # every process has found the same free folder before the first one makes it
     with ExitStack() as stack:
+        stack.enter_context(_one_training())
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(_repeatable(settings.deterministic))
         # before the workers start, whose imports would keep a core busy
@@ -104,6 +110,7 @@ def train(
         course = _Course(trainer, path, corpus, flow, recipe_hash(identity), logger, progress)
         start = course.resume()
         if share.rank == 0:  # only now: a run that cannot go on is left as it is
+            course.folder = folder
             folder.write(identity, asdict(settings))
         return course.run(start)
 
@@ -140,6 +147,8 @@ class _Course:
         self.logger, self.progress = logger, progress
         self.settings, self.task, self.first = trainer.settings, trainer.task, trainer.share.rank == 0
         self.digest = digest
+        self.folder: RunFolder | None = None
+        self.metrics: Metrics | None = None
         self.last: dict[str, Any] = {}
         self.seconds = 0.0
         self._clock, self._tokens = time.perf_counter(), 0
@@ -147,7 +156,7 @@ class _Course:
     def run(self, start: int) -> Run:
         with ExitStack() as stack:
             stop = stack.enter_context(Stop())
-            metrics = stack.enter_context(Metrics(self.path, start)) if self.first else None
+            self.metrics = metrics = stack.enter_context(Metrics(self.path, start)) if self.first else None
             self._tell(start)
             self._clock = time.perf_counter()
             for step in range(start, self.settings.steps):
@@ -205,11 +214,25 @@ class _Course:
             facts["threads"] = torch.get_num_threads()
         tokenizer = getattr(self.corpus, "tokenizer", None)
         config = describe(self.trainer.model, self.flow, tokenizer=tokenizer, recipe=asdict(self.settings))
+        whole = Checkpoint(step, groups, facts, partial(sealed, config, "model.safetensors"))
+        try:
+            self._follow()
+            checkpoints.save(self.path / CHECKPOINTS, whole)
+        except FileNotFoundError:  # the folder was renamed or deleted meanwhile
+            self._follow()
+            checkpoints.save(self.path / CHECKPOINTS, whole)
         home = self.path / CHECKPOINTS
-        checkpoints.save(home, Checkpoint(step, groups, facts, partial(sealed, config, "model.safetensors")))
         checkpoints.set_aside(home, step)
         lowest = best(read(self.path / "metrics.jsonl"), checkpoints.steps(home))
         checkpoints.prune(home, self.settings.keep, None if lowest is None else lowest["step"] + 1)
+
+    def _follow(self) -> None:
+        """Stay with a folder that was renamed, replace one that was deleted, and make all rows so far durable."""
+        if self.folder is not None:
+            self.folder.follow()
+            self.path = self.folder.path
+        if self.metrics is not None:
+            self.metrics.sync(self.path)
 
     def _update(self, step: int, stop: Stop) -> None:
         with self._sound():
@@ -224,6 +247,7 @@ class _Course:
         except NotFinite as error:
             if error.outcome is None:
                 raise
+            self._follow()
             dumped = self.trainer.dump(error.outcome, self.path)
             self.save(error.outcome.step)
             raise NotFinite(f"{error}. The batch is in {dumped}") from None
@@ -280,6 +304,7 @@ class _Course:
         with self.trainer.worn(), resting(self.trainer.model), self.trainer.autocast():
             look = self.task.examine(step, self.trainer.device)
         if look.texts:
+            self._follow()
             lines = [json.dumps({"step": step, "text": text}, ensure_ascii=False) for text in look.texts]
             atomic.write(self.path / "samples.jsonl", "".join(f"{line}\n" for line in lines).encode())
         self._clock += time.perf_counter() - started
@@ -324,6 +349,20 @@ def _refuse_not_finite(groups: Mapping[str, Mapping[str, Tensor]], step: int) ->
 def wait_for_all() -> None:
     if Share.here().world > 1:
         dist.barrier()
+
+
+@contextmanager
+def _one_training() -> Iterator[None]:
+    """Dropout draws from torch's global generator, and the number of threads is global, too: both decide the result."""
+    if not _TRAINING.acquire(blocking=False):
+        raise ValueError(
+            "another training is running in this process, and the seed would no longer determine the result: "
+            "wait for it, or train in a separate process"
+        )
+    try:
+        yield
+    finally:
+        _TRAINING.release()
 
 
 @contextmanager

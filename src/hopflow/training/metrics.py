@@ -4,12 +4,14 @@ import csv
 import io
 import json
 import math
+import os
+import warnings
 from collections.abc import Container, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
-from .. import atomic
+from .. import atomic, regular_file
 
 Row = Mapping[str, int | float | str | bool | None]
 
@@ -43,6 +45,10 @@ COLUMNS = (
     "recipe_hash",
 )
 """Of the CSV; the JSON lines may hold more."""
+JSON, CSV = "metrics.jsonl", "metrics.csv"
+INFINITE = (math.inf, -math.inf)
+LARGEST = 1 << 32
+"""Bytes of a file that is read."""
 
 
 class Metrics:
@@ -52,27 +58,41 @@ class Metrics:
     """
 
     def __init__(self, folder: Path, start: int) -> None:
-        rows = [row for row in read(folder / "metrics.jsonl") if row["step"] < start]
-        atomic.write(
-            folder / "metrics.jsonl", "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows).encode()
-        )
-        atomic.write(folder / "metrics.csv", _table(rows, header=True).encode())
-        self._json = (folder / "metrics.jsonl").open("a", encoding="utf-8")
-        self._csv = (folder / "metrics.csv").open("a", encoding="utf-8", newline="")
+        self._open(folder, [row for row in read(folder / JSON) if row["step"] < start])
         self._board = _board(folder / "tensorboard", start)
+
+    def _open(self, folder: Path, rows: list[dict[str, Any]]) -> None:
+        atomic.write(folder / JSON, "".join(f"{_line(row)}\n" for row in rows).encode())
+        atomic.write(folder / CSV, _table(rows, header=True).encode())
+        self._json = (folder / JSON).open("a+b")
+        self._csv = (folder / CSV).open("a+b")
 
     def add(self, row: Row) -> None:
         bad = [key for key, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
         if bad:
             raise ValueError(f"{bad[0]} = {row[bad[0]]} at step {row['step']} is not a number and is not reported")
-        self._json.write(f"{json.dumps(row, allow_nan=False)}\n")
-        self._csv.write(_table([row], header=False))
+        self._json.write(f"{json.dumps(row, allow_nan=False)}\n".encode())
+        self._csv.write(_table([row], header=False).encode())
         self._json.flush()
         self._csv.flush()
         if self._board:
             for key, value in row.items():
                 if key != "step" and isinstance(value, int | float):
                     self._board.add_scalar(key, value, row["step"])
+
+    def sync(self, folder: Path) -> None:
+        """Make all rows durable in this folder, before a checkpoint that counts them.
+
+        If the files were removed, or the folder is a new one, they are written again: their rows are in the open file.
+        """
+        if not (_is_at(self._json, folder / JSON) and _is_at(self._csv, folder / CSV)):
+            self._json.seek(0)
+            rows, _ = _parsed(self._json.read())
+            self._json.close()
+            self._csv.close()
+            self._open(folder, rows)
+        os.fsync(self._json.fileno())
+        os.fsync(self._csv.fileno())
 
     def close(self) -> None:
         self._json.close()
@@ -90,25 +110,63 @@ class Metrics:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; what a power cut has left of the last lines is left out."""
-    rows: list[dict[str, Any]] = []
-    if not file.exists():
-        return rows
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            break
-        rows.append(row)
+    """The rows of a metrics.jsonl. A damaged line is named in a warning and left out; all other rows are kept."""
+    try:
+        rows, bad = _parsed(regular_file.read(file, LARGEST))
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        (number, line), *_ = bad.items()
+        text = f"{file}: line {number}{more} cannot be read and is left out; it begins with {line[:40]!r}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     return rows
+
+
+def _parsed(content: bytes) -> tuple[list[dict[str, Any]], dict[int, bytes]]:
+    """Rows, and the lines that are none by their number; a last line that was cut off is neither."""
+    rows: list[dict[str, Any]] = []
+    bad: dict[int, bytes] = {}
+    *lines, rest = content.split(b"\n")
+    for number, line in enumerate([*lines, rest], 1):
+        try:
+            rows.append(_row(line))
+        except (ValueError, RecursionError):
+            if line.strip() and number <= len(lines):
+                bad[number] = line
+    return rows, bad
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    row = json.loads(line)
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        raise ValueError("not a row: it has no step")
+    return row
+
+
+def _is_finite(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A row as JSON, which has no NaN: somebody else has written it, and a run must be able to go on with it."""
+    return json.dumps({key: None if value != value or value in INFINITE else value for key, value in row.items()})
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file is the one at this path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def best(rows: list[dict[str, Any]], among: Container[int] | None = None) -> dict[str, Any] | None:
     """The row with the lowest number on held-out text; `among` allows only rows after these numbers of steps."""
     for key in ("b0_ppl", "bn_ppl", "nll"):
-        if found := [row for row in rows if key in row and (among is None or row["step"] + 1 in among)]:
+        if found := [row for row in rows if _is_finite(row.get(key)) and (among is None or row["step"] + 1 in among)]:
             return min(found, key=lambda row: float(row[key]))
     return None
 

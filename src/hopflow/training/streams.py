@@ -2,8 +2,11 @@
 
 import hashlib
 import operator
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def stream_seed(seed: int, purpose: str, *index: int) -> int:
@@ -21,3 +24,25 @@ def stream(seed: int, purpose: str, *index: int, device: torch.device | str = "c
     training noise, and worth knowing before it is used for anything else.
     """
     return torch.Generator(device).manual_seed(stream_seed(seed, purpose, *index))
+
+
+class Seeded(TorchDispatchMode):
+    """While it is entered, this thread's random operations on the CPU draw from a generator of this seed.
+
+    The values are those after `torch.manual_seed(seed)`. torch's global generator belongs to all threads: here it is
+    neither read nor changed, so that nobody else disturbs these draws or is disturbed by them.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), options: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(options or {})
+        if torch.Tag.nondeterministic_seeded in operation.tags and given.get("generator") is None:
+            if not any(argument.name == "generator" for argument in operation._schema.arguments):
+                raise ValueError(f"{operation} takes no generator: draw in place, e.g. torch.empty(…).normal_()")
+            given["generator"] = self._generator
+        return operation(*args, **given)
