@@ -268,6 +268,12 @@ def tokenizer_with(**values):
 
 
 TOKENIZERS = {
+    "words without a token for others": json.dumps(
+        {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"the": 0, "fox": 1}, "unk_token": "[UNK]"}}
+    ),
+    "a decoder that strips too much": json.dumps(
+        {"decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 9}, **json.loads(tokenizer_with())}
+    ),
     "deep nesting": "[" * 100_000,
     "a deep object": '{"model":' * 3000 + "1" + "}" * 3000,
     "empty": "",
