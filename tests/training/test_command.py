@@ -362,7 +362,7 @@ def test_a_process_that_is_not_the_first_prints_plain_lines_with_its_rank(capfd,
         for done in range(8, 31):
             log.step(done, 30)
     lines = capfd.readouterr().err.replace("\r", "").splitlines()
-    assert [line.rpartition("  ")[0] for line in lines] == [f"rank 3: step {n}/30" for n in (11, 21, 30)]
+    assert [line.rpartition("  ")[0] for line in lines] == [f"rank 3: step {n}/30" for n in (10, 20, 30)]
     assert all(line.endswith(("MiB", "GiB")) for line in lines)
     assert screen.file.getvalue() == ""  # no second bar
 
