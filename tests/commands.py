@@ -146,6 +146,16 @@ def until_step(command: Command, folder: Path, step: int) -> None:
     until(lambda: command.over or len(rows(folder)) >= step, f"step {step}")
 
 
+def is_one_message(said: str) -> bool:
+    """What a mistake is answered with: at most six lines, and no traceback."""
+    return said.startswith("hopflow: ") and len(said.splitlines()) <= 6 and "Traceback" not in said
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, to see that none has changed."""
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
 def children(pid: int) -> set[int]:
     """The processes that a process has started and not yet seen end."""
     file = Path(f"/proc/{pid}/task/{pid}/children")

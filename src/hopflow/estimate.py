@@ -18,13 +18,13 @@ def mean_and_error(values: Shaped[Tensor, " n"]) -> tuple[float, float]:
     return float(values.mean()), error
 
 
-def known(error: float) -> float | None:
-    """An error as JSON holds it: null (None) where it is unknown, since JSON has no NaN."""
-    return None if math.isnan(error) else error
+def known(value: float) -> float | None:
+    """A number as JSON holds it: null (None) for an error that is unknown and a value that is infinite."""
+    return value if math.isfinite(value) else None
 
 
 def for_json(content: Any) -> Any:
-    """Nested plain data with None in place of every NaN."""
+    """Nested plain data with None in place of every NaN and infinity."""
     if isinstance(content, Mapping):
         return {key: for_json(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -33,7 +33,9 @@ def for_json(content: Any) -> Any:
 
 
 def plus_minus(value: float, error: float, digits: int = 4) -> str:
-    """`12.5 ± 0.3`, or `12.5 ± ?` where the error is unknown."""
+    """`12.5 ± 0.3`, or `12.5 ± ?` where the error is unknown; `infinite` has none."""
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
     return f"{value:.{digits}g} ± " + ("?" if math.isnan(error) else f"{error:.2g}")
 
 
@@ -99,12 +101,20 @@ class Estimate:
 
     @property
     def ppl(self) -> float:
-        """Perplexity per token."""
-        return math.exp(self.nats / self.length)
+        """Perplexity per token; infinite beyond what a float holds."""
+        try:
+            return math.exp(self.nats / self.length)
+        except OverflowError:
+            return math.inf
 
     @property
     def ppl_stderr(self) -> float:
-        return self.ppl * self.stderr / self.length
+        return math.nan if math.isinf(self.ppl) else self.ppl * self.stderr / self.length
+
+    @property
+    def infinite(self) -> int:
+        """How many of the n have infinitely many nats: the network gives them probability 0."""
+        return sum(map(math.isinf, self.each))
 
     @property
     def bits_per_char(self) -> float:

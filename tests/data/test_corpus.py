@@ -193,7 +193,7 @@ def test_text_comes_through_a_pipe(monkeypatch, cache):
     corpus = hf.data.load("-", length=32)
     assert corpus.store.header["source"] == "stdin"
     assert corpus.rows > 300
-    assert not list(cache.glob("pipe-*"))
+    assert not list(cache.glob("pipes/[!.]*"))
 
 
 def test_a_named_pipe_is_read_once(tmp_path):

@@ -14,21 +14,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from commands import SMALL, Command, losses
+from commands import SMALL, Command, is_one_message, losses, snapshot
 from hopflow.recipes import Recipe
 from hopflow.recipes.build import flow_of
 from hopflow.training import checkpoint
 from hopflow.training.trainer import Trainer
 
 KEYS = (*SMALL, "workers=0", "coupling=independent", "cost=hamming")
-
-
-def is_one_message(said: str) -> bool:
-    return said.startswith("hopflow: ") and len(said.splitlines()) <= 6 and "Traceback" not in said
-
-
-def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
 @pytest.fixture
@@ -274,6 +266,12 @@ def tokenizer_with(**values):
 
 
 TOKENIZERS = {
+    "words without a token for others": json.dumps(
+        {"version": "1.0", "model": {"type": "WordLevel", "vocab": {"the": 0, "fox": 1}, "unk_token": "[UNK]"}}
+    ),
+    "a decoder that strips too much": json.dumps(
+        {"decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 9}, **json.loads(tokenizer_with())}
+    ),
     "deep nesting": "[" * 100_000,
     "a deep object": '{"model":' * 3000 + "1" + "}" * 3000,
     "empty": "",

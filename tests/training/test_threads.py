@@ -15,7 +15,17 @@ from hopflow.training.loop import train
 from hopflow.training.metrics import read
 from hopflow.training.settings import Settings
 from hopflow.training.shares import Share
-from hopflow.training.threads import Rehearsal, Threads, candidates, choose_threads, cores, fastest, interleaved, using
+from hopflow.training.threads import (
+    Rehearsal,
+    Threads,
+    candidates,
+    choose_threads,
+    choose_threads_to_read,
+    cores,
+    fastest,
+    interleaved,
+    using,
+)
 from hopflow.training.trainer import Trainer
 from texts import Letters
 
@@ -244,3 +254,53 @@ def test_the_log_and_a_dry_run_say_how_many_threads_there_are(fox, hopflow, tmp_
     assert hopflow("train", fox, *keys[:-1], "threads=auto", "steps=2").code == 0
     assert logging.getLogger("hopflow").level == logging.NOTSET
     assert loop.log.handlers == []
+
+
+# --- sampling and evaluating
+
+
+def test_a_stored_number_is_used_to_sample_and_evaluate(two_cores, tmp_path):
+    def measured() -> None:
+        raise AssertionError("nothing is measured where a number is stored")
+
+    for number, why in ((1, "as in training"), (2, "as in training")):
+        folder = checkpoint.save(tmp_path / str(number), checkpoint.Checkpoint(3, {}, {"threads": number}))
+        assert choose_threads_to_read(folder, measured, CPU) == Threads(number, why)
+        assert choose_threads_to_read(folder, measured, CPU, asked=7) == Threads(7, "set by threads")
+        assert choose_threads_to_read(folder, measured, torch.device("cuda")) is None
+
+
+def test_the_number_of_another_machine_is_measured_anew(two_cores, tmp_path):
+    used = []
+    folder = checkpoint.save(tmp_path, checkpoint.Checkpoint(3, {}, {"threads": 64}))
+    for place in (folder, tmp_path / "a saved network"):
+        used.clear()
+        found = choose_threads_to_read(place, lambda: used.append(torch.get_num_threads()), CPU)
+        assert found.number in (1, 2)
+        assert "one call of the network: 1 thread" in str(found)
+        assert {1, 2} <= set(used)
+
+
+def test_sample_and_eval_say_the_number_and_put_back_what_was(two_cores, tmp_path, monkeypatch, capsys):
+    from hopflow.cli import main
+
+    (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)
+    monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path / "cache"))
+    run = str(tmp_path / "run")
+    train_words = ["train", str(tmp_path / "fox.txt"), *SMALL, "steps=1", "workers=0", "threads=1", f"out={run}"]
+    seen = []
+    for words, said in (
+        (train_words, ""),
+        (["sample", run, "n=1", "steps=2", "device=cpu"], "1 thread (as in training)"),
+        (["sample", run, "n=1", "steps=2", "device=cpu", "threads=2"], "2 threads (set by threads)"),
+        (["infill", run, "the [MASK:2]", "steps=2", "device=cpu"], "1 thread (as in training)"),
+        (["eval", run, "gen=false", "rows=2", "seconds=0", "device=cpu"], "1 thread (as in training)"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["hopflow", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        err = capsys.readouterr().err
+        assert end.value.code == 0, err
+        assert said in err
+        seen.append(torch.get_num_threads())
+    assert seen == [2] * 5

@@ -8,11 +8,13 @@ import typer
 
 from .output import check_target, echo, page_width, progress_line, write_json
 from .report import afterwards
+from .saved import threads
 from .words import (
     Debug,
     Json,
     Offline,
     Settings,
+    at_least_one,
     batch_size,
     one_of,
     parse_settings,
@@ -36,7 +38,7 @@ def evaluate(
     wikitext-2, ptb, wikitext-103, lm1b of HOPFLOW_DATA), judge=smollm2|FOLDER|RUN, steps=32 (or 8,16,…), eta=0,1,
     temperature=1, n=64, gen=true, transport=true, retokenise=true, coupling=exact|sinkhorn|none, ot_n=64, eps=0.01,
     detokenise=auto, length, error=0.01, seconds=60 (for the bounds of a set), rows, draws=8, batch, seed=0,
-    device=auto, precision=auto (or float32, bf16).
+    device=auto, threads (of a CPU; as in training), precision=auto (or float32, bf16).
     """
     words = settings or []
     texts = tuple(word.removeprefix("data=") for word in words if word.startswith("data="))
@@ -48,6 +50,8 @@ def evaluate(
     from ..evaluation.subject import Subject
     from ..evaluation.suite import Suite
     from ..evaluation.table import page
+    from ..network import home
+    from ..pretrained import newest
     from ..training.folder import is_run
 
     folder, rows, remarks = Path(run), [], []
@@ -57,8 +61,11 @@ def evaluate(
             subject = Subject.load(run, chosen.pop("device", "auto"))
             record.check(folder)  # what cannot be kept is found before the work, not after it
             remarks = refusals(subject.flow)
-            for row in Suite.of(chosen).run(subject, offline=offline, progress=progress):
-                rows.append(row)
+            suite = Suite.of({key: value for key, value in chosen.items() if key != "threads"})
+            where, asked = home(subject.model), chosen.get("threads")
+            with threads(newest(folder), subject.model, subject.flow, subject.length, where, asked):
+                for row in suite.run(subject, offline=offline, progress=progress):
+                    rows.append(row)
     finally:  # what was measured is shown and kept, whatever happens to the rest
         if rows or remarks:
             echo(page(rows, remarks, page_width()), nl=False)
@@ -121,5 +128,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "batch": batch_size,
     "seed": whole_number,
     "device": str,
+    "threads": at_least_one,
     "precision": one_of("auto", "float32", "bf16"),
 }

@@ -44,9 +44,10 @@ READERS: dict[str, Callable[[str], Any]] = {
     "batch": at_least_one,
     "compile": _compile,
     "device": str,
+    "threads": at_least_one,
     "precision": one_of("auto", "float32", "bf16"),
 }
-CAUSAL = ("n", "length", "seed", "temperature", "cut", "device")
+CAUSAL = ("n", "length", "seed", "temperature", "cut", "device", "threads")
 """Of these, what a causal network knows, which draws one token after the other."""
 PASSED = ("eta", "temperature", "top_k", "top_p", "min_p", "seed", "batch", "compile", "precision", "guidance")
 """What `generate` takes as it is."""

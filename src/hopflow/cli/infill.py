@@ -59,7 +59,8 @@ def infill(
     whole = cache(lambda: network.length(chosen.get("length")))  # asked for once, since it may have something to say
     prompts = [_prompt(text, number, network, chosen.get("length"), whole) for number, text in enumerate(texts, 1)]
     n = chosen.get("n", 1)
-    found, rows, seconds = draw(network, [prompt for prompt in prompts for _ in range(n)], told, watch)
+    with network.threads(chosen.get("threads")):
+        found, rows, seconds = draw(network, [prompt for prompt in prompts for _ in range(n)], told, watch)
     asked = [{"prompt": text, "prompt_index": index} for index, text in enumerate(texts) for _ in range(n)]
     drawn = Drawn.of(found, network, seconds, chosen, rows, len(asked), [asked[row] for row in rows])
     seen = watch and not drawn.interrupted and replay(found, network)

@@ -24,6 +24,7 @@ def sample(
     sampler=euler (or random_order, with per_call=1)
     temperature=1  top_k  top_p  min_p  draw=categorical (or gumbel32)
     batch  compile=auto (or true, false)  device=auto  precision=auto (or float32, bf16)
+    threads (of a CPU; as in training)
     """
     chosen = parse_settings(settings or [], READERS)
     check_out(out)
@@ -35,13 +36,16 @@ def sample(
     n, length = chosen.get("n", 4), network.length(chosen.get("length"))
     if network.flow is None:
         check_causal(chosen, watch)
-        deliver(draw_causal(network, n, length, chosen), out, json_file)
+        with network.threads(chosen.get("threads")):
+            causal = draw_causal(network, n, length, chosen)
+        deliver(causal, out, json_file)
         return
     import torch
 
     from ..generation import HOLE
 
-    found, rows, seconds = draw(network, torch.full((n, length), HOLE), told, watch)
+    with network.threads(chosen.get("threads")):
+        found, rows, seconds = draw(network, torch.full((n, length), HOLE), told, watch)
     drawn = Drawn.of(found, network, seconds, chosen, rows, n)
     seen = watch and not drawn.interrupted and replay(found, network)
     deliver(drawn, out, json_file, seen)

@@ -1,5 +1,7 @@
 """Saved: a trained network, found by the word on the command line, on the device it is to run on."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,10 @@ class Saved:
     def dtype(self) -> str:
         """Of the weights."""
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    def threads(self, asked: int | None) -> AbstractContextManager[None]:
+        """With the number of CPU threads to draw with."""
+        return threads(self.folder, self.model, self.flow, self.trained, self.device, asked)
 
     def length(self, asked: int | None) -> int:
         """Of the sequences to draw: as they were trained, unless asked for."""
@@ -67,6 +73,28 @@ def read(run: str, device: str = "auto") -> Saved:
         digest,
         where,
     )
+
+
+@contextmanager
+def threads(
+    folder: Path, model: Any, flow: "Flow | None", length: int | None, where: "torch.device", asked: int | None
+) -> Iterator[None]:
+    """On a CPU with the number of threads of the training, or the fastest here; said in one line."""
+    import torch
+
+    from ..network import clock_dtype, resting
+    from ..training.threads import choose_threads_to_read, using
+
+    def once() -> None:
+        tokens = torch.zeros((4, length or 128), dtype=torch.int64)
+        with resting(model):
+            model(tokens) if flow is None else model(tokens, torch.zeros(4, dtype=clock_dtype(model)))
+
+    chosen = choose_threads_to_read(folder, once, where, asked)
+    if chosen is not None:
+        typer.echo(str(chosen), err=True)
+    with using(chosen):
+        yield
 
 
 def _of_run(checkpoint: Path) -> tuple[int | None, str | None]:

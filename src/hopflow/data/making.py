@@ -90,11 +90,18 @@ def from_files(path: Path, name: str) -> Subwords:
     return Subwords(definition(parts, name), name)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > LARGEST_FILE:
+def _bytes(path: Path) -> bytes:
+    """The content of a file; of a pipe or a device without end no more than a tokenizer may have."""
+    with path.open("rb") as file:
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
         raise ValueError(f"{path}: larger than any tokenizer ({LARGEST_FILE >> 20} MB)")
+    return content
+
+
+def _json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(_bytes(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a tokenizer file: it is not JSON ({error})") from None
     if not isinstance(content, dict):
@@ -105,7 +112,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _from_pair(encoder: Path, merges: Path, name: str) -> Subwords:
     vocabulary = _json(encoder)
     try:
-        lines = merges.read_text(encoding="utf-8").splitlines()
+        lines = _bytes(merges).decode().splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"{merges} is not a list of merges: it is not UTF-8") from None
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]

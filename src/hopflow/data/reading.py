@@ -106,8 +106,8 @@ def _read_text(file: BufferedIOBase, path: Path, tally: Tally) -> Iterator[Piece
     """Split at the end-of-text mark; the line break on each side of it belongs to the mark."""
     hold = len(END) + 1  # what may still turn out to be a mark with its line break
     text, after_mark, nothing_yet = "", False, False
-    for decoded in _decoded(file, path, tally):
-        *closed, text = (text + decoded).split(END)
+    for more in decoded(file, path, tally):
+        *closed, text = (text + more).split(END)
         for part in closed:
             yield Piece((part.removeprefix("\n") if after_mark else part).removesuffix("\n"), True)
             after_mark = nothing_yet = True
@@ -120,7 +120,7 @@ def _read_text(file: BufferedIOBase, path: Path, tally: Tally) -> Iterator[Piece
         yield Piece(text, True)
 
 
-def _decoded(file: BufferedIOBase, path: Path, tally: Tally) -> Iterator[str]:
+def decoded(file: BufferedIOBase, path: Path, tally: Tally) -> Iterator[str]:
     """UTF-8 -> text with plain line breaks; a byte order mark and carriage returns are dropped and counted."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     start = file.read(4)

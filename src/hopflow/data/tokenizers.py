@@ -3,7 +3,8 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .morse import to_morse
+from .tokenizer_check import check, try_out
 from .words import Ids as Ids
 from .words import Words
 
@@ -209,14 +211,25 @@ class Subwords(Tokenizer):
     def _engine(self) -> "tokenizers.Tokenizer":
         import tokenizers
 
-        try:
+        try_out(self.definition, self.name)
+        with self._failures("is not a tokenizer that can be used"):
             engine = tokenizers.Tokenizer.from_str(self.definition)
-        except BaseException as error:  # a panic of the Rust side is no Exception
-            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-                raise
-            raise ValueError(f"{self.name} is not a tokenizer that can be used: {error}") from None
         engine.encode_special_tokens = True  # a text that spells a control token stays text
         return engine
+
+    @contextmanager
+    def _failures(self, what: str, advice: str = "") -> Iterator[None]:
+        """An error of the library as one message."""
+        try:
+            yield
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(f"{self.name} {what}: {str(error)[:200]}{advice}") from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of the library's Rust side, which is no Exception
+                raise
+            raise ValueError(f"{self.name} {what}: the library tokenizers failed: {str(error)[:200]}") from None
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
@@ -250,7 +263,9 @@ class Subwords(Tokenizer):
         return Words(self._ask)
 
     def _ask(self, texts: Sequence[str]) -> list[list[int]]:
-        return [found.ids for found in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+        advice = "\ngive it a token for what it does not know (unk_token), or use tokens=byte, which knows every text"
+        with self._failures("cannot encode this text", advice):
+            return [found.ids for found in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_all(self, texts: Sequence[str]) -> list[Ids]:
         if self._words is not None:
@@ -277,14 +292,18 @@ class Subwords(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         self._check(ids)
         if self.end is None or self.end < self._own_size:
-            return self._engine.decode(list(ids), skip_special_tokens=False)
+            return self._decode(ids)
         texts: list[list[int]] = [[]]
         for i in ids:
             if i == self.end:
                 texts.append([])
             else:
                 texts[-1].append(i)
-        return END.join(self._engine.decode(part, skip_special_tokens=False) for part in texts)
+        return END.join(map(self._decode, texts))
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        with self._failures("cannot decode these tokens"):
+            return self._engine.decode(list(ids), skip_special_tokens=False)
 
     def to_json(self) -> dict[str, Any]:
         tokenizer = json.loads(self.definition)
@@ -329,9 +348,12 @@ def _from_json(content: Mapping[str, Any]) -> Tokenizer:
 
 
 def definition(parts: Mapping[str, Any], name: str) -> str:
-    """What matters of a tokenizer.json: not how it would cut, pad or frame a text."""
+    """What matters of a tokenizer.json: not how it would cut, pad or frame a text, nor chance."""
     model = parts.get("model")
     if not isinstance(model, dict) or not model.get("vocab"):
         raise ValueError(f"{name} is not a tokenizer file: it has no model with a vocabulary")
-    kept = {**parts, "truncation": None, "padding": None, "post_processor": None}
+    check(parts, name)
+    if model.get("dropout"):
+        model = {**model, "dropout": None}  # merges left out at random: the same text would have other tokens each time
+    kept = {**parts, "model": model, "truncation": None, "padding": None, "post_processor": None}
     return canonical(kept).decode()

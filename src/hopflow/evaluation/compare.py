@@ -224,6 +224,8 @@ class Comparison:
             if any(row.unit == "ppl" for row in line.rows.values()) and not line.refused and len(sizes) == 1:
                 for other in samples.values():
                     both = [(line.rows[run].value, other.rows[run].value) for run in line.rows if run in other.rows]
+                    if any(row.is_infinite for row in line.rows.values()):
+                        continue
                     if len(both) >= FEWEST and all(len(set(column)) > 1 for column in zip(*both, strict=True)):
                         found.append(Ranked(line, other, correlations(*zip(*both, strict=True))))
         return found
@@ -267,6 +269,8 @@ class Comparison:
             if line.differences and len(dtypes) > 1:
                 said.append(f"dtypes differ ({', '.join(sorted(dtypes))})")
                 break
+        rows = [(run, row) for line in own for run, row in line.rows.items() if row.remark]
+        said += [f"{run}: {row.remark}" for run, row in rows]
         for side in self.sides:
             if side.stale:
                 said.append(
@@ -391,6 +395,8 @@ def _obstacle(one: Side, other: Side, place: tuple[Any, ...]) -> str | None:
     a, b = one.rows[place], other.rows[place]
     per_character = a.quantity.endswith(BITS)
     judged = a.quantity.startswith("gen_ppl") or a.quantity == "gen_bits_per_byte"
+    if a.is_infinite or b.is_infinite:
+        return "infinite"
     if a.unit != b.unit:
         return f"{a.unit} and {b.unit}"
     if _alien(one, other) and not per_character and not (judged and a.more.get("retokenised")):

@@ -212,11 +212,12 @@ def estimated(subject: Subject, set: str, estimate: Estimate, eta: float | None,
         dtype=estimate.dtype,
         nats=estimate.nats,
         nats_stderr=known(estimate.stderr),
-        nats_draw_stderr=estimate.draw_stderr,
+        nats_draw_stderr=known(estimate.draw_stderr),
         nats_sequence_stderr=known(estimate.sequence_stderr),
         length=estimate.length,
         freedom=estimate.freedom,
         calls=estimate.calls,
+        **({"infinite": estimate.infinite} if math.isinf(estimate.ppl) else {}),
         **facts,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..estimate import known, plus_minus
+from ..estimate import for_json, plus_minus
 
 TRANSPORT = "transport"
 """The set of what samples and pairs pay on the way."""
@@ -23,9 +23,10 @@ DECIDES = (
 class Row:
     """A value with its standard error over n independent units; the names are those of every table and file.
 
-    `stderr` is NaN where it is unknown, as for a single unit (n = 1), and null in JSON. `eta` is None where there is no
-    corrector, `recipe_hash` where there is no run. What only some rows have is in `more`: the sampler
-    that a number refers to, its steps, the coupling, the judge, the seed.
+    `stderr` is NaN where it is unknown, as for a single unit (n = 1), and null in JSON. A `value` may be infinite, null
+    in JSON; then `more["infinite"]` counts the units to which the network gives probability 0. `eta` is None where
+    there is no corrector, `recipe_hash` where there is no run. What only some rows have is in `more`: the sampler that
+    a number refers to, its steps, the coupling, the judge, the seed.
     """
 
     run: str
@@ -44,26 +45,44 @@ class Row:
     """What the value is the mean of, sequence by sequence, where it is known; of a perplexity the nats. Not in JSON."""
 
     def __post_init__(self) -> None:
-        unknown = math.isnan(self.stderr) and self.n == 1
-        if not (math.isfinite(self.value) and (unknown or math.isfinite(self.stderr))):
+        unknown = math.isnan(self.stderr) and (self.n == 1 or self.is_infinite)
+        if not ((math.isfinite(self.value) or self.is_infinite) and (unknown or math.isfinite(self.stderr))):
             raise ValueError(f"{self.quantity} on {self.set} is {self.value} ± {self.stderr}: no number to report")
         if twice := self.more.keys() & set(NAMES):
             raise ValueError(f"a row has its own {', '.join(sorted(twice))}: leave it out of `more`")
 
+    @property
+    def is_infinite(self) -> bool:
+        return self.value == math.inf and "infinite" in self.more
+
+    @property
+    def remark(self) -> str | None:
+        """Why it is infinite, where it is."""
+        if not self.is_infinite:
+            return None
+        count, units = self.more["infinite"], "minibatches" if "ot_n" in self.more else "sequences"
+        why = f"the network gives probability 0 to {count:,} of {self.n:,} {units}"
+        return f"{self.quantity} is infinite: {why if count else 'it is larger than any floating-point number'}"
+
     def as_json(self) -> dict[str, Any]:
-        """Flat: the names every row has, then its own."""
-        return {**{name: getattr(self, name) for name in NAMES}, "stderr": known(self.stderr), **self.more}
+        """Flat: the names every row has, then its own; null for what is unknown or infinite."""
+        found: dict[str, Any] = for_json({**{name: getattr(self, name) for name in NAMES}, **self.more})
+        return found
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Row":
         if missing := [name for name in NAMES if name not in content]:
             raise ValueError(f"a row lacks {', '.join(missing)}")
         own = {name: content[name] for name in NAMES}
+        more = {name: value for name, value in content.items() if name not in NAMES}
+        if own["value"] is None and type(more.get("infinite")) is int:
+            more |= {name: math.inf for name in ("nats", "bits_per_char") if name in more}
+            own["value"] = math.inf
         for name in ("value", "stderr", "eta"):  # JSON may say 2 for 2.0
             own[name] = None if own[name] is None else float(own[name])
         if own["stderr"] is None or (own["n"] == 1 and own["stderr"] == 0):  # earlier versions wrote 0 for unknown
             own["stderr"] = math.nan
-        return cls(**own, more={name: value for name, value in content.items() if name not in NAMES})
+        return cls(**own, more=more)
 
     @property
     def key(self) -> str:

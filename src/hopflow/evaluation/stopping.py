@@ -40,9 +40,10 @@ class Until:
     def why(self, totals: Sequence[Estimate], rows: int, complete: bool, started: float) -> str | None:
         """The word for what has ended it, if anything has."""
         # the error of log ppl is the relative error of ppl
-        left = [(total.draw_stderr if complete else total.stderr) / total.length for total in totals]
+        sides = [(total.draw_stderr if complete else total.stderr, total) for total in totals]
+        left = [error / total.length for error, total in sides if not math.isinf(total.nats)]  # that stays infinite
         enough = complete or totals[0].n >= UNITS
-        if enough and max(left) <= self.error:
+        if enough and max(left, default=0.0) <= self.error:
             return "error"
         if self.rows is not None and rows >= self.rows:
             return "rows"

@@ -64,6 +64,8 @@ def is_copy(row: Row, rows: Sequence[Row]) -> bool:
 
 def _lower(row: Row, known: Row) -> bool:
     """Whether a bound is lower beyond its errors, on the same sequences; unknown where these are not."""
+    if row.is_infinite or known.is_infinite:
+        return known.is_infinite and not row.is_infinite
     n = min(row.n, known.n)
     if row.each and known.each and n > 1:
         apart = torch.tensor(row.each[:n], dtype=torch.float64) - torch.tensor(known.each[:n], dtype=torch.float64)
@@ -76,7 +78,7 @@ def _bounds(chosen: list[list[Row]]) -> str:
     for place, group in enumerate(chosen):
         row = group[0]
         value, error, unit = _bits(row)
-        at_most = "at most " if row.is_bound else ""
+        at_most = "at most " if row.is_bound and not row.is_infinite else ""
         number = f"{at_most}{plus_minus(value, error)}{'' if place else ' ' + unit}"
         etas = " or ".join(f"{one.eta:g}" for one in group if one.eta is not None)
         names = " = ".join(dict.fromkeys(one.quantity for one in group))

@@ -39,7 +39,8 @@ def steps_of(rows: Sequence[Row]) -> set[object]:
 def _table(story: Story, name: str, judges: Mapping[str, str]) -> Table:
     rows = [row for row in story.rows if row.set == name]
     title = TITLES.get(name, f"Text: {name}")
-    return Table(HEAD, tuple(_cells(row, judges) for row in rows), f"{title}. {_origin(rows[0])}")
+    remarks = "".join(f" {row.remark}." for row in rows if row.remark)
+    return Table(HEAD, tuple(_cells(row, judges) for row in rows), f"{title}. {_origin(rows[0])}{remarks}")
 
 
 def _cells(row: Row, judges: Mapping[str, str]) -> tuple[str, ...]:

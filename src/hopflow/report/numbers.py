@@ -18,6 +18,8 @@ Error = Annotated[
 
 def measured(value: int | float, error: int | float | None, n: int | None = None, unit: str = "") -> str:
     """24.31 ± 0.53 (n = 64), with two digits of the error; 24.31 ± ? where the error is unknown."""
+    if math.isinf(value):
+        return "infinite" if n is None else f"infinite (n = {n:,})"
     error = error_of(error, n)
     digits = _digits(value, error if known(error) else 0)
     if abs(value) >= 1e7:

@@ -8,7 +8,6 @@ canonical form to the byte, so that a flipped bit anywhere in the folder is foun
 import errno
 import hashlib
 import json
-import math
 import os
 import shutil
 import warnings
@@ -34,6 +33,14 @@ ASIDE = "damaged-"
 LARGEST_STATE = 1 << 24
 """Bytes of state.json, which takes some thousand."""
 Read = TypeVar("Read")
+
+FACTS: dict[str, Callable[[Any], bool]] = {
+    "seconds": lambda value: type(value) in (int, float) and 0 <= value < 1e12,
+    "threads": lambda value: type(value) is int and value >= 1,
+    "recipe_hash": lambda value: isinstance(value, str),
+    "torch": lambda value: isinstance(value, str),
+}
+"""What a run relies on in `facts`, and whether a value makes sense."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +240,7 @@ def _state(folder: Path) -> dict[str, Any]:
             raise ValueError(f"its format is {state['format']!r}")
         version = int(state["version"])
         if version <= VERSION:
-            _check(state)
+            _check(state, folder)
     except OSError as error:
         raise Damaged(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -245,14 +252,21 @@ def _state(folder: Path) -> dict[str, Any]:
     return dict(state)
 
 
-def _check(state: dict[str, Any]) -> None:
+def _check(state: dict[str, Any], folder: Path) -> None:
     """A digest can be made for anything: what it covers must still be a state."""
-    if type(state["step"]) is not int or state["step"] < 0:
-        raise ValueError(f"its step is {state['step']!r}")
-    if not math.isfinite(float(dict(state["facts"]).get("seconds", 0))):
-        raise ValueError("its seconds are not a number")
-    for name, facts in dict(state["files"]).items():
-        if not (isinstance(name, str) and isinstance(facts["bytes"], int) and isinstance(facts["sha256"], str)):
+    step, number = state["step"], folder.name.removeprefix("step-")
+    if type(step) is not int or step < 0:
+        raise ValueError(f"its step is {step!r}")
+    if folder.name != number and number.isascii() and number.isdigit() and int(number) != step:
+        raise ValueError(f"its step is {step}, its folder is {folder.name}")
+    for part in ("facts", "files"):
+        if not isinstance(state[part], dict):
+            raise ValueError(f"its {part} are {str(state[part])[:40]}, not an object")
+    for key, holds in FACTS.items():
+        if key in state["facts"] and not holds(state["facts"][key]):
+            raise ValueError(f"its {key} is {str(state['facts'][key])[:40]}")
+    for name, facts in state["files"].items():
+        if not (type(facts["bytes"]) is int and isinstance(facts["sha256"], str)):
             raise ValueError(f"what it says of {name!r} is incomplete")
 
 
@@ -294,6 +308,8 @@ def restore(parameters: Mapping[str, Tensor], saved: Mapping[str, Tensor], what:
                 f"{what}: {name} is {tensor.dtype} {tuple(tensor.shape)}, the saved one is {saved[name].dtype} "
                 f"{tuple(saved[name].shape)}"
             )
+        if not bool(torch.isfinite(saved[name]).all()):
+            raise ValueError(f"{what}: the saved {name} is not finite")
     with torch.no_grad():
         for name, tensor in parameters.items():
             tensor.copy_(saved[name])

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..flow import Flow
 from ..network import Network
+from .pair_state import saved_index
 from .pairs import Pairing, Table
 from .problems import Report
 from .shares import Share
@@ -151,7 +152,7 @@ class GlobalPairing:
 
     def _restore(self, window: range) -> None:
         if self._state:
-            names = [(key, int(key.partition(".")[0])) for key in self._state]
+            names = [(key, saved_index(key)) for key in self._state]
             self._pairing.load_state_dict({key: self._state[key] for key, index in names if index in window})
             self._state = {}
 

@@ -51,7 +51,11 @@ class Ema:
         return {"value": self.value.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if state.keys() != {"value"}:
+            raise ValueError(f"the saved average lacks value; it has {', '.join(sorted(state)[:3]) or 'nothing'}")
         value = state["value"]
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError("the saved average is not finite")
         if value.shape != self.value.shape or value.dtype != torch.float32:
             raise ValueError(
                 f"the average is float32 of shape {tuple(self.value.shape)}; the state holds {value.dtype} of shape "

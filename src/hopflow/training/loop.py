@@ -269,7 +269,8 @@ class _Course:
         done, every = step + 1, self.settings.eval_every
         final = done == self.settings.steps
         looks = final or (every > 0 and done % every == 0)
-        if not looks and step % self.settings.log_every:
+        # after the first step and every `log_every` of them: the rows of evaluations, at such steps, are among these
+        if not looks and step and done % self.settings.log_every:
             return None
         row = {"step": step, **self._numbers(step)}
         return row | self._examine(step) if looks else row

@@ -34,6 +34,7 @@ from .crew import Crew
 from .crossings import Crossing
 from .ema import Ema
 from .growth import Growth
+from .pair_state import saved_solutions
 from .problems import Draw, Priced, Problem, Report, Solution, posed
 from .shares import Share
 from .sheets import Layout, Sheet
@@ -190,16 +191,15 @@ class Pairing:
         self._past.clear()
         for index in list(self._jobs):
             self._drop(index)
-        saved = [int(key.removesuffix(".x0")) for key in state if key.endswith(".x0")] if self._reads_the_past else []
-        for index in sorted(saved):
-            x0, numbers = state[f"{index}.x0"].long(), state[f"{index}.numbers"].tolist()
+        saved = saved_solutions(state, self.flow.source) if self._reads_the_past else {}
+        for index, solution in saved.items():
             x1 = self._rows(index)
-            if x0.shape != x1.shape:
+            if solution.x0.shape != x1.shape:
                 raise ValueError(
-                    f"the state holds OT batches of shape {tuple(x0.shape)}, this run has {tuple(x1.shape)}: resume "
-                    f"with the same ot_batch, length and number of processes"
+                    f"the state holds OT batches of shape {tuple(solution.x0.shape)}, this run has {tuple(x1.shape)}: "
+                    f"resume with the same ot_batch, length and number of processes"
                 )
-            self._jobs[index] = Job(x1, Problem(self._draw(index), x1), solution=Solution.of(x0, numbers))
+            self._jobs[index] = Job(x1, Problem(self._draw(index), x1), solution=solution)
 
     def close(self) -> None:
         """End the workers and free their memory; safe to call twice."""

@@ -9,11 +9,12 @@ import logging
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -68,13 +69,8 @@ def choose_threads(
     """
     if device.type != "cpu":
         return None
-    if settings.threads is not None:
-        return Threads(settings.threads, "set by threads")
-    if variable := next((name for name in VARIABLES if os.environ.get(name)), None):
-        return Threads(torch.get_num_threads(), f"set by {variable}")
-    stored = checkpoint.newest_facts(checkpoints).get("threads")
-    if isinstance(stored, int) and 1 <= stored <= cores():
-        return Threads(stored, "as before")
+    if found := _set_or_stored(settings.threads, checkpoint.newest_facts(checkpoints), "as before"):
+        return found
     # torch.set_num_threads is an upper limit
     most = max(1, min(cores() // _processes(share), torch.get_num_threads()))
     if most == 1:
@@ -88,8 +84,41 @@ def choose_threads(
         return Threads(1, "not measured")
     if not seconds:
         return Threads(1, "a short run")
-    told = ", ".join(f"{_count(number)} {_seconds(value)}" for number, value in seconds.items())
-    return Threads(fastest(seconds), f"forward and backward: {told}")
+    return Threads(fastest(seconds), f"forward and backward: {_told(seconds)}")
+
+
+def choose_threads_to_read(folder: Path, once: Pass, device: torch.device, asked: int | None = None) -> Threads | None:
+    """The number of threads to sample or evaluate with on a CPU: set, stored in the checkpoint, or measured by `once`.
+
+    None on a GPU. `once` is a call of the network; a number that this machine does not have is another machine's.
+    """
+    if device.type != "cpu":
+        return None
+    try:
+        facts = checkpoint.facts(folder)
+    except checkpoint.Damaged:  # a saved network, which has none
+        facts = {}
+    if found := _set_or_stored(asked, facts, "as in training"):
+        return found
+    most = max(1, min(cores(), torch.get_num_threads()))
+    if most == 1:
+        return Threads(1, "one core")
+    try:
+        once()  # the first one also warms up
+        seconds = interleaved(once, candidates(most), LEAST)
+    except Exception as error:  # what is wrong with the network is reported by the command itself
+        log.debug("the number of threads was not measured: %r", error)
+        return Threads(1, "not measured")
+    return Threads(fastest(seconds), f"one call of the network: {_told(seconds)}")
+
+
+def _set_or_stored(asked: int | None, facts: Mapping[str, Any], why: str) -> Threads | None:
+    if asked is not None:
+        return Threads(asked, "set by threads")
+    if variable := next((name for name in VARIABLES if os.environ.get(name)), None):
+        return Threads(torch.get_num_threads(), f"set by {variable}")
+    stored = facts.get("threads")
+    return Threads(stored, why) if isinstance(stored, int) and 1 <= stored <= cores() else None
 
 
 def candidates(most: int) -> list[int]:
@@ -191,6 +220,10 @@ def _timed(once: Pass) -> float:
     started = time.perf_counter()
     once()
     return time.perf_counter() - started
+
+
+def _told(seconds: dict[int, float]) -> str:
+    return ", ".join(f"{_count(number)} {_seconds(value)}" for number, value in seconds.items())
 
 
 def _count(number: int) -> str:

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .. import atomic
 from ..later import Later
 from ..precision import autocast, choose_precision
+from . import optimizer_state
 from .checkpoint import Checkpoint, restore
 from .ema import Ema, WeightEma
 from .problems import one_thread
@@ -165,9 +166,9 @@ class Trainer:
             raise ValueError(f"the checkpoint of step {checkpoint.step} lacks {', '.join(sorted(missing))}")
         restore(self.model.state_dict(), groups["train" if self.average else "model"], "the network")
         if self.average:
-            weights = {name: groups["model"][name] for name in self.average.weights}
+            weights = {name: tensor for name, tensor in groups["model"].items() if name in self.average.weights}
             restore(self.average.weights, weights, "the average of the weights")
-        self._load_optimizer(dict(groups["optimizer"]))
+        optimizer_state.load(self.optimizer, dict(self.model.named_parameters()), groups["optimizer"], checkpoint.step)
         if self.ot_average:
             self.ot_average.load_state_dict(dict(groups["ot_ema"]))
         self.task.load_state_dict(dict(groups["pairs"]))
@@ -211,19 +212,6 @@ class Trainer:
             )
         self.task.average = Ema(table, self.settings.ot_ema)
         return self.task.average
-
-    def _load_optimizer(self, saved: dict[str, Tensor]) -> None:
-        self.optimizer.state.clear()
-        parameters = dict(self.model.named_parameters())
-        for key, value in saved.items():
-            name, _, entry = key.rpartition("/")
-            if name not in parameters or (value.dim() and value.shape != parameters[name].shape):
-                raise ValueError(
-                    f"the saved optimizer knows {key}, of shape {tuple(value.shape)}: it is another network's"
-                )
-            # AdamW counts its steps on the CPU unless it is fused
-            where = parameters[name].device if value.dim() or self.device.type == "cuda" else torch.device("cpu")
-            self.optimizer.state[parameters[name]][entry] = value.to(where)
 
     def _together(self, last: bool) -> AbstractContextManager[object]:
         if isinstance(self._loss, DistributedDataParallel) and not last:

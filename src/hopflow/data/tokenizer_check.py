@@ -1,0 +1,142 @@
+"""Checks of a tokenizer definition before the Rust library may load it, so that no file can end or fill this process.
+
+The library panics, or aborts the process, on definitions that are consistent JSON: a regex that backtracks for ever, a
+decoder that strips too much, a replacement that makes a text grow without bound. Sizes and growth are checked here; the
+rest is tried out in a child process (`tokenizer_trial`) once per definition.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+DEEPEST = 64  # lists and objects within each other
+LONGEST = 1 << 14  # characters of a token, a pattern or a replacement
+LONGEST_MAP = 1 << 24  # characters of a precompiled map
+MOST_PARTS = 1000  # normalizers, pre-tokenizers and decoders, in all
+GROWTH = 1000  # how many times longer a text may become
+PATIENCE = 120  # seconds for a trial, on a busy machine
+TRIAL = Path(__file__).with_name("tokenizer_trial.py")
+
+_survived: set[str] = set()
+
+
+def check(parts: Mapping[str, Any], name: str) -> None:
+    """Refuse sizes, nesting and growth that no real tokenizer has."""
+    if _too_deep(parts):
+        raise ValueError(f"{name}: nested deeper than {DEEPEST} levels, which no tokenizer is")
+    for key in ("normalizer", "pre_tokenizer", "decoder"):
+        growth, count = 1, 0
+        for part in _objects(parts.get(key)):
+            count += 1
+            growth *= _growth(part)
+            for field, text in part.items():
+                most = LONGEST_MAP if field == "precompiled_charsmap" else LONGEST
+                if isinstance(text, str) and len(text) > most:
+                    raise ValueError(f"{name}: {field} of its {key} has {len(text):,} characters, at most {most:,}")
+        if count > MOST_PARTS:
+            raise ValueError(f"{name}: its {key} has {count:,} parts, at most {MOST_PARTS:,}")
+        if growth > GROWTH:
+            raise ValueError(f"{name}: its {key} can make a text more than {GROWTH:,} times longer")
+    for token in _tokens(parts):
+        if len(token) > LONGEST:
+            raise ValueError(f"{name}: a token has {len(token):,} characters, at most {LONGEST:,}")
+
+
+def try_out(definition: str, name: str) -> None:
+    """Encode and decode in a child process; refuse what makes the library panic, abort or take too long."""
+    digest = hashlib.sha256(definition.encode()).hexdigest()
+    if digest in _survived or _is_byte_level(json.loads(definition)) or not sys.executable:
+        return
+    with tempfile.TemporaryDirectory(prefix="hopflow-") as folder:
+        file = Path(folder) / "definition.json"
+        file.write_bytes(definition.encode())
+        # -S and -E: it imports from these folders and from nowhere else
+        command = [sys.executable, "-P", "-S", "-E", str(TRIAL), str(file), *_folders()]
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # of a panic the library prints where in its code it was
+                timeout=PATIENCE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"{name} cannot be used: a few short texts took it more than {PATIENCE} s") from None
+    if ended.returncode:
+        reason = ended.stdout.decode(errors="replace").strip().partition("\n")[0] or _end(ended.returncode)
+        raise ValueError(
+            f"{name} cannot be used: the library tokenizers failed on it: {reason[:200]}\n"
+            "check its regular expressions, decoder and sizes, or use another tokenizer"
+        )
+    _survived.add(digest)
+
+
+def _is_byte_level(parts: Mapping[str, Any]) -> bool:
+    """Whether it has only parts that hold nothing to be tried out, as GPT-2's and our own BPE."""
+    model = parts.get("model")
+    if not isinstance(model, dict) or model.get("type") != "BPE" or parts.get("normalizer") is not None:
+        return False
+    around = [parts.get(key) for key in ("pre_tokenizer", "decoder")]
+    plain = all(part is None or (isinstance(part, dict) and part.get("type") == "ByteLevel") for part in around)
+    return plain and not any(model[key] for key in model.keys() - {"type", "vocab", "merges"})
+
+
+def _growth(part: Mapping[str, Any]) -> int:
+    """How many times longer this part can make a text; the longest Unicode decomposition has 18 characters."""
+    kind, content = part.get("type"), part.get("content")
+    if kind == "Replace" and isinstance(content, str):
+        pattern = part.get("pattern")
+        plain = pattern.get("String") if isinstance(pattern, dict) else None
+        return max(1, -(-len(content) // max(1, len(plain))) if isinstance(plain, str) else len(content) + 1)
+    return 18 if kind in ("NFKC", "NFKD", "Precompiled") else 1
+
+
+def _objects(part: Any) -> Iterator[dict[str, Any]]:
+    """This object and all within it."""
+    if isinstance(part, dict):
+        yield part
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _objects(inner)
+
+
+def _tokens(parts: Mapping[str, Any]) -> Iterator[str]:
+    model = parts["model"]
+    yield from (str(entry[0] if isinstance(entry, list) and entry else entry) for entry in model.get("vocab") or ())
+    yield from (value for value in model.values() if isinstance(value, str))
+    added = parts.get("added_tokens")
+    for token in added if isinstance(added, list) else ():
+        yield str(token.get("content", "") if isinstance(token, dict) else token)
+
+
+def _too_deep(content: Any) -> bool:
+    level = [content]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _folders() -> list[str]:
+    """Where this process imports from; the working directory only if it is named."""
+    return [entry for entry in sys.path if Path(entry).is_absolute()]
+
+
+def _end(code: int) -> str:
+    return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,64 @@
+"""A tokenizer's trial, run as a program of its own: load a definition, encode and decode a few texts.
+
+    python tokenizer_trial.py DEFINITION FOLDER…
+
+The folders are those to import from. The exit code is 0 if the library survives, also where it refuses a text by an
+exception; a panic of the library is printed, with exit code 2. Nothing of hopflow is imported here.
+"""
+
+import sys
+from pathlib import Path
+
+MEMORY = 8 << 30  # bytes
+IDS = 4096  # that are decoded
+PRINTABLE = "".join(map(chr, range(32, 127)))
+TEXTS = (
+    "",
+    " ",
+    PRINTABLE,
+    f"{PRINTABLE}\r\n\t\n\n{PRINTABLE[::-1]}" * 20,
+    "à ça, ñ é ß Ω ж א ع ह 中文 日本 한국 🦊👩‍👩‍👧 \u200b\u00a0\u2028\ufeff\ufffd",
+    *(letter * 60 + end for letter in "ae0 ._" for end in ("", "!", "\n", f"! {PRINTABLE}\n")),
+)
+
+
+def survives(definition: str) -> str:
+    """The panic of the library, or nothing."""
+    import tokenizers
+
+    try:
+        engine = tokenizers.Tokenizer.from_str(definition)
+        engine.encode_special_tokens = True
+        ids = sorted(engine.get_vocab(with_added_tokens=True).values())[:IDS]
+        for text in TEXTS:
+            try:
+                found = engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
+                engine.decode(found, skip_special_tokens=False)
+            except Exception:  # a text that it cannot encode, such as an unknown word, is the user's affair
+                continue
+        for some in (ids, ids[::-1], *([i] for i in ids), *([i, i] for i in ids)):
+            engine.decode(some, skip_special_tokens=False)
+    except Exception:  # not a tokenizer: said where it is loaded
+        return ""
+    except BaseException as panic:
+        return str(panic) or "a panic"
+    return ""
+
+
+def main() -> None:
+    file, *folders = sys.argv[1:]
+    sys.path[:] = folders
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except (ImportError, ValueError, OSError):  # no such limits here
+        pass
+    panic = survives(Path(file).read_text(encoding="utf-8"))
+    sys.stdout.write(panic)
+    sys.exit(2 if panic else 0)
+
+
+if __name__ == "__main__":
+    main()
