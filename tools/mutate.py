@@ -226,7 +226,7 @@ def pytest(folder: Path, source: Path, files: list[str], seconds: float, **varia
     (folder / "tmp").mkdir()
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(source), str(TOOLS), *_inherited()]),
+        "PYTHONPATH": os.pathsep.join([str(source), str(TOOLS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "MUTATE_PACKAGE": str(source / "hopflow"),
         "TMPDIR": str(folder / "tmp"),
         "OMP_NUM_THREADS": "1",
@@ -259,11 +259,6 @@ def pytest(folder: Path, source: Path, files: list[str], seconds: float, **varia
             process.wait()
         output.seek(0)
         return code, output.read()[-2000:]
-
-
-def _inherited() -> list[str]:
-    """Other folders of PYTHONPATH, such as one with packages; the package itself comes first."""
-    return [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def bound_files() -> None:

@@ -21,9 +21,9 @@ places: dict[str, int] = {}
 totals: dict[str, dict] = {}
 
 
-def on_start(code, _):
-    if PACKAGE and code.co_filename.startswith(PACKAGE):
-        path = code.co_filename[len(PACKAGE) :].lstrip("/")
+def on_start(code, _, package=PACKAGE):
+    if code.co_filename.startswith(package):
+        path = code.co_filename[len(package) :].lstrip("/")
         entered.add(f"{path}:{code.co_qualname.replace('.<locals>', '').split('.<')[0]}")
     return sys.monitoring.DISABLE
 
@@ -33,6 +33,13 @@ def watch() -> None:
     monitoring.use_tool_id(monitoring.COVERAGE_ID, "mutate")
     monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.PY_START, on_start)
     monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.PY_START)
+
+
+def pytest_unconfigure():
+    if RECORD and hasattr(
+        sys, "monitoring"
+    ):  # Python clears this module's names at its end, and still enters functions
+        sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, 0)
 
 
 if RECORD and hasattr(sys, "monitoring"):
