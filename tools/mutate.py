@@ -7,8 +7,7 @@
 Every change lives in a copy of the package in a temporary folder; the working tree is never touched. Results are
 lines of JSON, written as they come: the same command goes on where it was stopped, and `--part 1/3` takes a third of
 the draw. Needs pytest and what hopflow itself needs; tests that fail without a change are left out. `map` takes the
-time of the whole suite; on Python 3.12 and later it also notes which functions a test enters, and `run` starts with
-the tests that enter the changed one.
+time of the whole suite, and notes which functions each test enters: `run` starts with those that enter the changed one.
 """
 
 import argparse
