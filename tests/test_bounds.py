@@ -166,9 +166,15 @@ COVERED = [
     (name, case, MILD) for name in toys.SOURCES for case in CASES if case != "count" or toys.source(name).disjoint
 ]  # the count estimator is for disjoint sources
 COVERED += [(name, case, WILD) for name in ("uniform", "bag_of_words") for case in ("forced", "forced b1")]
+QUICK = (("mask", "count", MILD), ("multimask", "steps", MILD), ("uniform", "forced", MILD))
+QUICK += (("bag_of_words", "control", MILD), ("bag_of_words", "forced b1", WILD))
+"""Each estimator once; the other cases are slow tests."""
 
 
-@pytest.mark.parametrize(("name", "case", "size"), COVERED)
+@pytest.mark.parametrize(
+    ("name", "case", "size"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in COVERED],
+)
 def test_95_percent_intervals_hold_the_exact_value_93_5_to_96_5_percent_of_the_time(name, case, size, monkeypatch):
     """2,000 repeats of an estimate from 256 sequences with 4 draws each, in one vectorised run."""
     flow = toys.oracle(name, network=toys.Clocked.random(toys.oracle(name).space, 11, size=size))

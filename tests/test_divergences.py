@@ -13,7 +13,7 @@ from toys import generator
 
 each_source = pytest.mark.parametrize("source", SOURCES, ids=name)
 each_prediction = pytest.mark.parametrize("prediction", EXAMPLES, ids=name)
-each_eta = pytest.mark.parametrize("eta", [0.0, 0.25, 1.0, 2.0])
+each_eta = pytest.mark.parametrize("eta", [0.0, 1.0, 2.0])
 POSITIONAL = Positional((Linear(), Cosine(), Polynomial(2.0)))
 TIMES = torch.tensor([0.02, 0.3, 0.5, 0.7, 0.98], dtype=torch.float64).repeat(8)
 

@@ -50,7 +50,7 @@ def test_one_step_of_the_n_step_law_by_brute_force(name, eta):
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)
-@pytest.mark.parametrize("eta", [0.0, 0.7])
+@pytest.mark.parametrize("eta", [0.7, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_two_integrators_of_the_kolmogorov_equation_agree(name, eta, monkeypatch):
     flow = toys.oracle(name, data=2)
     law, jumps = flow.law(eta), flow.jumps(eta)

@@ -57,7 +57,7 @@ def p_value(tokens, law):
     return float(chisquare(seen[possible], law[possible] * seen.sum()).pvalue) if possible.sum() > 1 else 1.0
 
 
-@pytest.mark.parametrize("eta", [0.0, 1.0])
+@pytest.mark.parametrize("eta", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_a_context_free_network_draws_its_filtered_law_from_every_source_in_any_number_of_steps(source, eta):
     flow, trust = Flow(source), 0.001 / (3 * len(HOW))
@@ -70,7 +70,7 @@ def test_a_context_free_network_draws_its_filtered_law_from_every_source_in_any_
             assert torch.allclose(truth.law(steps=steps, eta=eta), law, atol=1e-9), (steps, how)
 
 
-@pytest.mark.parametrize("eta", [0.0, 1.0])
+@pytest.mark.parametrize("eta", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("prediction", PREDICTIONS, ids=name)
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_filtered_samples_have_exactly_the_law_and_the_jumps_of_the_filtered_network(source, prediction, eta):

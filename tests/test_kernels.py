@@ -57,7 +57,7 @@ def close(found: torch.Tensor, exact: torch.Tensor) -> None:
     torch.testing.assert_close(found.double(), exact.detach(), rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(("n", "v"), [(5, 17), (3, 2_100), (70, 40)])
+@pytest.mark.parametrize(("n", "v"), [(5, 17), (3, 2_100), (70, 40), (2, 4_500)])
 def test_three_numbers_of_rows_of_logits_and_the_gradient_in_their_place(n, v):
     torch.manual_seed(0)
     width = -(-v // 64) * 64

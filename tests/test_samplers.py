@@ -34,9 +34,9 @@ def grid_of(found, kind, shape):
     return out.index_put((found.row[mine], found.turn[mine], found.position[mine]), torch.tensor(1), accumulate=True)
 
 
-@pytest.mark.parametrize("eta", [0.0, 0.5, 1.0, 5.0, lambda t: 3 * t], ids=["0", "0.5", "1", "5", "3t"])
+@pytest.mark.parametrize("eta", [0.0, 1.0, lambda t: 3 * t], ids=["0", "1", "3t"])
 @pytest.mark.parametrize("schedule", [*SCHEDULES, Positional((Linear(), Polynomial(3.0)))], ids=name)
-@pytest.mark.parametrize("steps", [1, 2, 9])
+@pytest.mark.parametrize("steps", [1, 9])
 def test_each_step_redraws_and_proposes_with_its_chance_and_never_both(schedule, steps, eta):
     n, flow = 2000, Flow(UNIFORM, schedule)
     found = events(Euler(steps), flow, n, eta=eta)

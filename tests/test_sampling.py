@@ -84,7 +84,11 @@ def agrees(flow: Flow, network, steps: int, eta, n: int = 6_000, batch: int | No
     flow.vocab.check_data(run.tokens)
 
 
-@pytest.mark.parametrize(("source", "prediction", "steps", "eta"), FLAVOURS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("source", "prediction", "steps", "eta"),
+    [pytest.param(*flavour, marks=() if flavour[2] in (2, 7) else pytest.mark.slow) for flavour in FLAVOURS],
+    ids=NAMES,
+)
 def test_samples_have_exactly_the_law_and_the_jumps_of_n_steps(source, prediction, steps, eta):
     flow = Flow(source, prediction=prediction)
     agrees(flow, random_network(flow), steps, eta)

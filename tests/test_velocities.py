@@ -122,8 +122,8 @@ def test_the_kernel_towards_x1_carries_one_point_of_the_path_to_the_next(source,
 
 @each
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
-@pytest.mark.parametrize("steps", [1, 2, 7, 64])
-@pytest.mark.parametrize("eta", [0.0, 0.25, 1.0, 2.0])
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.parametrize("eta", [0.0, 2.0])
 def test_a_whole_run_of_kernels_ends_at_x1_through_every_point_of_its_path(source, schedule, steps, eta):
     p0, x1 = source.token_probs(), 1
     t = torch.arange(steps + 1, dtype=torch.float64) / steps

@@ -7,8 +7,7 @@
 Every change lives in a copy of the package in a temporary folder; the working tree is never touched. Results are
 lines of JSON, written as they come: the same command goes on where it was stopped, and `--part 1/3` takes a third of
 the draw. Needs pytest and what hopflow itself needs; tests that fail without a change are left out. `map` takes the
-time of the whole suite; on Python 3.12 and later it also notes which functions a test enters, and `run` starts with
-the tests that enter the changed one.
+time of the whole suite, and notes which functions each test enters: `run` starts with those that enter the changed one.
 """
 
 import argparse
@@ -226,7 +225,7 @@ def pytest(folder: Path, source: Path, files: list[str], seconds: float, **varia
     (folder / "tmp").mkdir()
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(source), str(TOOLS), *_inherited()]),
+        "PYTHONPATH": os.pathsep.join([str(source), str(TOOLS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "MUTATE_PACKAGE": str(source / "hopflow"),
         "TMPDIR": str(folder / "tmp"),
         "OMP_NUM_THREADS": "1",
@@ -259,11 +258,6 @@ def pytest(folder: Path, source: Path, files: list[str], seconds: float, **varia
             process.wait()
         output.seek(0)
         return code, output.read()[-2000:]
-
-
-def _inherited() -> list[str]:
-    """Other folders of PYTHONPATH, such as one with packages; the package itself comes first."""
-    return [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
 def bound_files() -> None:

@@ -1,7 +1,7 @@
 """A pytest plugin for tools/mutate.py: records what each test does, or runs a given list of tests in its order.
 
 MUTATE_RECORD names a file: one line of JSON for each test, with its outcome, its seconds and the functions of the
-package that it entered (Python 3.12 and later), as places in the list of all names so far; `names` holds the new ones.
+package that it entered, as places in the list of all names so far; `names` holds the new ones.
 MUTATE_TESTS names a file: a JSON list of the tests to run.
 """
 
@@ -15,28 +15,55 @@ import pytest
 RECORD = os.environ.get("MUTATE_RECORD")
 TESTS = os.environ.get("MUTATE_TESTS")
 PACKAGE = os.environ.get("MUTATE_PACKAGE", "")
+MONITORS = hasattr(sys, "monitoring")  # from Python 3.12 on; before, a profiler is called at every call
 
 entered: set[str] = set()
 places: dict[str, int] = {}
+known: dict[object, str | None] = {}
 totals: dict[str, dict] = {}
 
 
+def name_of(code) -> str | None:
+    """FILE:FUNCTION of a function of the package."""
+    if not code.co_filename.startswith(PACKAGE):
+        return None
+    path = code.co_filename[len(PACKAGE) :].lstrip("/")
+    return f"{path}:{code.co_qualname.replace('.<locals>', '').split('.<')[0]}"
+
+
 def on_start(code, _):
-    if PACKAGE and code.co_filename.startswith(PACKAGE):
-        path = code.co_filename[len(PACKAGE) :].lstrip("/")
-        entered.add(f"{path}:{code.co_qualname.replace('.<locals>', '').split('.<')[0]}")
+    if name := name_of(code):
+        entered.add(name)
     return sys.monitoring.DISABLE
 
 
+def on_event(frame, event, _):
+    if event == "call":
+        code = frame.f_code
+        if code not in known:
+            known[code] = name_of(code)
+        if known[code]:
+            entered.add(known[code])
+
+
 def watch() -> None:
+    """Note the functions that are entered from now on, each once."""
+    if not MONITORS:
+        sys.setprofile(on_event)
+        return
     monitoring = sys.monitoring
-    monitoring.use_tool_id(monitoring.COVERAGE_ID, "mutate")
-    monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.PY_START, on_start)
-    monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.PY_START)
+    if monitoring.get_tool(monitoring.COVERAGE_ID) is None:
+        monitoring.use_tool_id(monitoring.COVERAGE_ID, "mutate")
+        monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.PY_START, on_start)
+        monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.PY_START)
+    monitoring.restart_events()
 
 
-if RECORD and hasattr(sys, "monitoring"):
-    watch()
+def pytest_unconfigure():
+    """Python clears this module's names at its end, and still enters functions."""
+    if RECORD and MONITORS:
+        sys.monitoring.set_events(sys.monitoring.COVERAGE_ID, 0)
+    sys.setprofile(None)
 
 
 def pytest_collection_modifyitems(session, config, items):
@@ -48,9 +75,9 @@ def pytest_collection_modifyitems(session, config, items):
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    if RECORD and hasattr(sys, "monitoring"):
+    if RECORD:
         entered.clear()
-        sys.monitoring.restart_events()
+        watch()
     yield
     if RECORD and item.nodeid in totals:
         names = sorted(entered - set(places))

@@ -17,7 +17,10 @@ from hopflow.vocab import Vocab
 V, L = 3, 4
 
 
-@pytest.fixture(scope="module", params=toys.SOURCES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in ("mask", "uniform") else pytest.mark.slow) for name in toys.SOURCES],
+)
 def trained(request) -> exact.Oracle:
     """A network of three hidden units, trained on bigram data for a hundred steps."""
     flow = Flow(toys.source(request.param, V), objective=CrossEntropy())

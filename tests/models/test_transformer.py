@@ -483,6 +483,7 @@ compare(Causal(8, size, dropout=0.0), x, lengths=(9,))
 """
 
 
+@pytest.mark.slow
 def test_every_network_compiles_without_a_graph_break():
     # in a process of its own: the checks of shapes in the tests are Python that no graph can hold
     run = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
@@ -513,6 +514,7 @@ for time in (True, False):
 """
 
 
+@pytest.mark.slow
 def test_the_trunk_compiles_as_one_graph():
     """In a process of its own: the checks that the tests put around functions would break it."""
     found = subprocess.run([sys.executable, "-c", ONE_GRAPH], capture_output=True, text=True)

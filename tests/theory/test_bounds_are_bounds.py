@@ -16,7 +16,7 @@ FLOWS = 100
 ETAS = {"0": 0.0, "1/2": 0.5, "1": 1.0, "2": 2.0, "eta(t)": lambda t: 0.3 + 1.5 * t}
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", [0, 1, 2, *(pytest.param(part, marks=pytest.mark.slow) for part in range(3, 10))])
 def test_on_a_hundred_random_flows_no_bound_is_below_the_exact_value(part):
     """Every sequence of every flow, by quadrature: B_η, B_N with N = 5, and B_κ where it exists."""
     for flow in toys.random_flows(FLOWS)[part::10]:

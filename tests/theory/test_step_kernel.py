@@ -32,7 +32,7 @@ def test_towards_x1_the_path_law_is_kept_at_every_step(name, schedule, steps, et
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)
-@pytest.mark.parametrize("steps", [1, 2, 7, 64])
+@pytest.mark.parametrize("steps", [1, 7])
 @pytest.mark.parametrize("eta", [0.0, 1.0, 3.0])
 def test_sequences_drawn_towards_x1_follow_the_path_at_every_step(name, steps, eta):
     """A network that knows x1, drawn by events with thinning: xt has the law of the path at each t."""

@@ -16,7 +16,7 @@ from hopflow.training.tasks import Batch, FlowTask, Look, Task
 from hopflow.training.trainer import Trainer
 from texts import Letters
 
-CPU = torch.device("cpu")
+CPU, ALONE = torch.device("cpu"), Share()
 AWAY = {"lr": 0.1, "warmup": 3, "beta1": 0.8, "beta2": 0.95, "adam_eps": 0.3, "weight_decay": 0.2, "clip": 0.5}
 """Every setting of the optimizer, away from its default and large enough to matter within a few steps."""
 
@@ -38,7 +38,7 @@ class Line(nn.Module):
 
 
 class Lines(Task):
-    def __init__(self, settings, share=Share(), dropout=0.0):
+    def __init__(self, settings, share=ALONE, dropout=0.0):
         super().__init__(Letters(), settings, share)
         self.loss = Line(dropout)
 
@@ -54,7 +54,7 @@ class Lines(Task):
         return Look()
 
 
-def trained(steps, share=Share(), dropout=0.0, **keys):
+def trained(steps, share=ALONE, dropout=0.0, **keys):
     settings = Settings(batch=8, **keys)
     task = Lines(settings, share, dropout)
     trainer = Trainer(task.loss.model, task, settings, CPU, share)
