@@ -18,6 +18,7 @@ from .codes import BUG, ENVIRONMENT, INTERRUPTED, OK, USER
 from .compare import compare
 from .eval import evaluate
 from .report import report
+from .standard_streams import keep_open
 
 # mistakes in a file name that the user typed; every other OSError is the machine's doing
 USER_ERRNO = {
@@ -68,9 +69,7 @@ def hopflow(
 
 def main() -> None:
     """Run the command line; every failure becomes one short message and an exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without Greek letters shows "?", not a traceback
+    keep_open()
     warnings.showwarning = _warn
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="hopflow", standalone_mode=False)
