@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from commands import SMALL, Command, losses, rows, until_step
+from hopflow.training import checkpoint
 from hopflow.training.trainer import Trainer
 
 KEYS = (*SMALL, "save_every=4", "workers=0", "ahead=1")
@@ -41,14 +42,20 @@ def note_inputs(home: Path):
     return patch
 
 
+def meeting_place(world: int) -> dict[str, str]:
+    """What torchrun would tell each process, but for its rank."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    return {**place, "WORLD_SIZE": str(world)}
+
+
 def start(fox: str, out: Path, world: int, *keys: str, inputs: Path | None = None) -> list[Command]:
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    meeting = meeting_place(world)
     return [
         Command(
             *("train", fox, *KEYS, *keys, f"out={out}"),
             log=out.with_name(f"{out.name}-{rank}.log"),
             before=note_inputs(inputs) if inputs else None,
-            env={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)},
+            env={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(world)
     ]
@@ -125,6 +132,21 @@ def test_a_signal_to_one_process_stops_all_of_them_with_4_once_all_is_saved(fox,
     commands[1].hit(signal.SIGTERM)
     assert [command.wait(WITHIN) for command in commands] == [4, 4]
     assert f"saved in {out}; the same command goes on" in commands[0].said
+
+
+def test_processes_agree_on_a_checkpoint_that_is_due_by_the_clock_of_one(fox, tmp_path):
+    out = tmp_path / "run"
+    meeting = meeting_place(2)
+    commands = [
+        Command(
+            *("train", fox, *SMALL, "save_every=1000", "keep=9", "steps=3", f"save_minutes={minutes}", f"out={out}"),
+            log=tmp_path / f"{rank}.log",
+            env={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank, minutes in enumerate((0, 1e-9))
+    ]
+    assert [command.wait(WITHIN) for command in commands] == [0, 0], commands[0].said
+    assert checkpoint.steps(out / "checkpoints") == [0, 1, 2, 3]
 
 
 def test_a_run_that_only_the_first_process_refuses_ends_every_process(fox, tmp_path):
