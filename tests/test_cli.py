@@ -165,6 +165,11 @@ def test_a_users_mistake_is_one_short_message_and_exit_2(hopflow, analyses, argu
         (OSError(28, "No space left on device", "rows.json"), 3, "rows.json: No space left on device"),
         (FileNotFoundError(2, "No such file or directory", "text.txt"), 2, "text.txt: No such file"),
         (MemoryError(), 3, "out of memory"),
+        (OSError(12, "Cannot allocate memory"), 3, "out of memory"),
+        (RuntimeError("std::bad_alloc"), 3, "out of memory"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 3, "out of memory"),
+        (RuntimeError("can't start new thread"), 3, "no more threads or processes"),
+        (BlockingIOError(11, "Resource temporarily unavailable"), 3, "no more threads or processes"),
         (RuntimeError("InvalidCxxCompiler: No working C++ compiler found"), 3, "install g++"),
         (
             ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),

@@ -3,7 +3,6 @@
 import errno
 import io
 import json
-import os
 import re
 import sys
 import warnings
@@ -687,15 +686,6 @@ def test_only_a_terminal_is_spared_them(monkeypatch, capsys, is_terminal, shown)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
     drawn._print("a\n\x1b[2J")
     assert capsys.readouterr().out == shown
-
-
-def test_a_reader_may_leave_before_the_end(monkeypatch):
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "w") as closed:
-        monkeypatch.setattr(sys, "stdout", closed)
-        drawn._print("a" * 1_000_000)
-        closed.write("and nobody hears it")
 
 
 def test_a_silence_ends_with_the_speed_so_far(monkeypatch, capsys):

@@ -281,7 +281,14 @@ def packed(tensors: Mapping[str, Tensor]) -> bytes:
         storage = tensor.untyped_storage().data_ptr()
         apart[name] = tensor.clone() if storage in seen else tensor
         seen.add(storage)
+    _require_memory(sum(tensor.nbytes for tensor in apart.values()))
     return save(apart)
+
+
+def _require_memory(size: int) -> None:
+    """MemoryError unless `save` can make its three copies: where it lacks memory itself, it ends the process."""
+    copies = [torch.empty(size, dtype=torch.uint8) for _ in range(3)]  # reserved, never touched
+    del copies
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from hopflow.recipes import Recipe, resolve
 from hopflow.report import comparison, curves, measures, quality, repeating, samples, settings, summary, transport
 from hopflow.report.compose import SECTIONS, compose
 from hopflow.report.section import Figure, Folded, Prose, Samples, Table
-from hopflow.report.story import Story
+from hopflow.report.story import DETAILED, Story
 
 
 @pytest.fixture
@@ -304,10 +304,30 @@ def test_a_network_of_ones_own_has_no_command(told):
 
 def test_every_section_survives_whatever_is_missing(told):
     stories = told({"metrics": [step(0)]}, {"rows": [bound()]}, {"recipe": {}}, {"metrics": [coupled(0, **LOOK)]})
-    for tell in SECTIONS:
+    for tell in (summary.section, *SECTIONS):
         section = tell(stories)
         if section is not None:
             json.dumps(section.as_json(), allow_nan=False)
+
+
+def test_of_many_runs_all_have_a_row_and_the_first_ones_details(tmp_path, monkeypatch):
+    files = {"metrics": [coupled(i) for i in range(30)], "rows": [bound("b0", 12.0), *frontier()], "samples": ["a"]}
+    names = [f"run-{i:02}" for i in range(DETAILED + 3)]
+    stories = [Story.load(make(tmp_path / name, **files)) for name in names]
+    asked = []
+    monkeypatch.setattr(summary, "prediction", lambda story: asked.append(story.name))
+    report = compose(stories)
+    assert report.title == f"run-00, run-01, run-02 and {DETAILED} more"
+    assert f"of the first {DETAILED}. To see others, name fewer runs" in report.lead
+    glance, *details = report.sections
+    table = of(glance, Table)[0]
+    assert [row[0] for row in table.rows] == names
+    bounds = [place for place, name in enumerate(table.head) if "perplexity bound b0" in name]
+    assert {row[place] for row in table.rows for place in bounds} == {"12.00 ± 0.50 (n = 64)"}
+    said = json.dumps([section.as_json() for section in details])
+    assert names[DETAILED - 1] in said
+    assert not any(name in said for name in names[DETAILED:])
+    assert asked == names[:DETAILED]
 
 
 def test_nothing_is_reported_on_nothing():

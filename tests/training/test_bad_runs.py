@@ -6,7 +6,9 @@ import random
 import resource
 import socket
 import string
+import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,6 +125,39 @@ def test_out_of_memory_says_what_to_try_and_keeps_what_was_saved(hopflow, fox, r
     assert (result.code, is_one_message(result.message)) == (3, True)
     assert "accumulate=" in result.message
     assert checkpoint.latest(run / "checkpoints").step == before
+
+
+def little_memory(more: int) -> Callable[[], None]:
+    """As `ulimit -v` does: a process may take so many bytes more than it has."""
+
+    def limit() -> None:
+        has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (has + more, has + more))
+
+    return limit
+
+
+@pytest.mark.parametrize("more", [100 << 20, 900 << 20], ids=["while the network is built", "while it is saved"])
+def test_a_limit_on_memory_is_one_message(fox, tmp_path, more):
+    words = ("train", fox, *KEYS, "size=small", "steps=1", "threads=1", f"out={tmp_path / 'run'}")
+    command = Command(*words, log=tmp_path / "log", before=little_memory(more))
+    assert command.wait() == 3, command.said
+    assert is_one_message(command.message)
+    assert "out of memory" in command.message
+
+
+def test_a_process_without_another_thread_trains(fox, tmp_path):
+    def one_thread() -> None:
+        def refuse(self: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        threading.Thread.start = refuse
+
+    command = Command(
+        "train", fox, *KEYS, "steps=2", f"out={tmp_path / 'run'}", log=tmp_path / "log", before=one_thread
+    )
+    assert command.wait() == 0, command.said
+    assert len(losses(tmp_path / "run")) == 2
 
 
 # -- a full disk -----------------------------------------------------------------------------------------------------

@@ -101,6 +101,45 @@ def test_a_run_that_lost_its_last_checkpoint_repeats_the_same_steps(tmp_path):
     assert losses(tmp_path) == before
 
 
+def test_checkpoints_by_time_change_no_loss_and_a_run_resumes_from_them_to_the_bit(tmp_path):
+    keys = {"coupling": "exact", "ot_batch": 16, "save_every": 1000, "keep": 100, "weight_ema": 0.99}
+    home = tmp_path / "whole" / "checkpoints"
+    run(tmp_path / "whole", 7, save_minutes=0.0, **keys)
+    assert checkpoint.steps(home) == [0, 7]
+    run(tmp_path / "parts", 7, save_minutes=1e-9, **keys)
+    parts = tmp_path / "parts" / "checkpoints"
+    assert checkpoint.steps(parts) == list(range(8))
+    for step in (4, 5, 6, 7):
+        shutil.rmtree(parts / f"step-{step:09d}")
+    run(tmp_path / "parts", 7, save_minutes=1e9 / 60, **keys)
+    assert checkpoint.steps(parts) == [0, 1, 2, 3, 7]
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert equal(state(tmp_path / "parts"), state(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError(), OSError(5, "Input/output error"), ValueError("closed file")], ids=str
+)
+def test_a_logger_whose_stream_is_closed_does_not_end_the_run(tmp_path, caplog, error):
+    calls = []
+
+    def fail(*what):
+        calls.append(what)
+        raise error
+
+    assert run(tmp_path, 3, logger=fail, progress=fail).step == 3
+    assert len(calls) == 4 + 3  # steps, with the one before the first, and rows
+    assert [message.startswith("reporting failed") for message in caplog.messages] == [True, True]
+
+
+def test_any_other_error_of_a_logger_is_raised(tmp_path):
+    def fail(row):
+        raise ValueError("no such column")
+
+    with pytest.raises(ValueError, match="no such column"):
+        run(tmp_path, 3, logger=fail)
+
+
 def test_workers_change_nothing(tmp_path):
     for workers in (0, None):
         run(tmp_path / str(workers), 5, coupling="exact", workers=workers)
@@ -394,6 +433,7 @@ CHANGES = [
     ("accumulate", 2, False),
     ("log_every", 2, False),
     ("save_every", 2, False),
+    ("save_minutes", 0.0, False),
     ("keep", 1, False),
     ("eval_rows", 2, False),
     ("deterministic", True, False),

@@ -1,8 +1,11 @@
 """Several processes, as torchrun starts them: the same inputs for any number of them, and none is left waiting."""
 
+import os
 import random
 import signal
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from commands import SMALL, Command, losses, rows, until_step
+from hopflow.training import checkpoint, distributed, loop
 from hopflow.training.trainer import Trainer
 
 KEYS = (*SMALL, "save_every=4", "workers=0", "ahead=1")
@@ -41,14 +45,20 @@ def note_inputs(home: Path):
     return patch
 
 
+def meeting_place(world: int) -> dict[str, str]:
+    """What torchrun would tell each process, but for its rank."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    return {**place, "WORLD_SIZE": str(world)}
+
+
 def start(fox: str, out: Path, world: int, *keys: str, inputs: Path | None = None) -> list[Command]:
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    meeting = meeting_place(world)
     return [
         Command(
             *("train", fox, *KEYS, *keys, f"out={out}"),
             log=out.with_name(f"{out.name}-{rank}.log"),
             before=note_inputs(inputs) if inputs else None,
-            env={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)},
+            env={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(world)
     ]
@@ -125,6 +135,84 @@ def test_a_signal_to_one_process_stops_all_of_them_with_4_once_all_is_saved(fox,
     commands[1].hit(signal.SIGTERM)
     assert [command.wait(WITHIN) for command in commands] == [4, 4]
     assert f"saved in {out}; the same command goes on" in commands[0].said
+
+
+def join(
+    fox: str, out: Path, patches: list[Callable[[], None] | None], missing: int | None, seconds: object
+) -> list[Command]:
+    """Start as many processes as there are patches, but for one that is `missing`."""
+    meeting = {**meeting_place(len(patches)), "HOPFLOW_JOIN_SECONDS": str(seconds)}
+    return [
+        Command(
+            *("train", fox, *KEYS, "coupling=independent", "steps=2", f"out={out}"),
+            log=out.with_name(f"{rank}.log"),
+            before=patch,
+            env={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank, patch in enumerate(patches)
+        if rank != missing
+    ]
+
+
+def told_that_one_is_missing(command: Command) -> None:
+    assert command.wait(WITHIN) == 3, command.said
+    assert command.said.count("hopflow: ") == 1
+    assert "hopflow: not all 2 processes of this run have joined within 1 s: one has ended" in command.said
+    assert "Traceback" not in command.said
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_where_one_process_never_starts_the_other_says_so(fox, tmp_path, missing):
+    (command,) = join(fox, tmp_path / "run", [None, None], missing, 1)
+    told_that_one_is_missing(command)
+
+
+def test_where_one_process_ends_while_the_group_forms_the_other_says_so(fox, tmp_path):
+    def end_there() -> None:
+        distributed.dist.init_process_group = lambda *how, **keys: os._exit(9)
+
+    first, second = join(fox, tmp_path / "run", [None, end_there], None, 1)
+    assert second.wait(WITHIN) == 9
+    told_that_one_is_missing(first)
+
+
+@pytest.mark.slow
+def test_once_all_have_joined_a_process_may_take_longer(fox, tmp_path):
+    def slowly() -> None:
+        wait = loop.wait_for_all
+
+        def late() -> None:
+            time.sleep(3)
+            wait()
+
+        loop.wait_for_all = late
+
+    commands = join(fox, tmp_path / "run", [None, slowly], None, 2.5)
+    assert [command.wait(WITHIN) for command in commands] == [0, 0], commands[0].said
+
+
+@pytest.mark.parametrize("word", ["soon", "0", "-1", "nan", "inf"])
+def test_a_time_to_join_that_is_none_is_refused(fox, tmp_path, word):
+    (command,) = join(fox, tmp_path / "run", [None, None], 1, word)
+    assert command.wait(WITHIN) == 2
+    assert f"HOPFLOW_JOIN_SECONDS must be a number of seconds above 0, and at most 1,000,000,000; got '{word}'" in (
+        command.said
+    )
+
+
+def test_processes_agree_on_a_checkpoint_that_is_due_by_the_clock_of_one(fox, tmp_path):
+    out = tmp_path / "run"
+    meeting = meeting_place(2)
+    commands = [
+        Command(
+            *("train", fox, *SMALL, "save_every=1000", "keep=9", "steps=3", f"save_minutes={minutes}", f"out={out}"),
+            log=tmp_path / f"{rank}.log",
+            env={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank, minutes in enumerate((0, 1e-9))
+    ]
+    assert [command.wait(WITHIN) for command in commands] == [0, 0], commands[0].said
+    assert checkpoint.steps(out / "checkpoints") == [0, 1, 2, 3]
 
 
 def test_a_run_that_only_the_first_process_refuses_ends_every_process(fox, tmp_path):

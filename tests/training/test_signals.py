@@ -16,6 +16,7 @@ from hopflow.training.trainer import Trainer
 STEPS = 12
 LONG = 100_000
 KEYS = (*SMALL, "save_every=5")
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU)
 
 
 def command(fox: str, out: Path, steps: int = STEPS, workers: int = 0, **options: object) -> Command:
@@ -58,7 +59,7 @@ def goes_on(fox: str, out: Path, whole: list[object], saved: int) -> None:
     assert litter(out) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
 def test_a_signal_finishes_the_step_saves_leaves_with_4_and_says_how_to_go_on(fox, tmp_path, whole, number):
     for after in (1, 6):
         out = tmp_path / f"{number}-{after}"

@@ -20,6 +20,7 @@ from .compare import compare
 from .eval import evaluate
 from .output import echo
 from .report import report
+from .standard_streams import keep_open
 from .training_log import Lines
 
 # mistakes in a file name that the user typed; every other OSError is the machine's doing
@@ -71,9 +72,7 @@ def hopflow(
 
 def main() -> None:
     """Run the command line; every failure becomes one short message and an exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without Greek letters shows "?", not a traceback
+    keep_open()
     warnings.showwarning = _warn
     logging.lastResort = Lines(lambda text: echo(text, err=True), logging.WARNING)  # what is logged outside of training
     try:
@@ -85,9 +84,13 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort) as error:
         _fail(INTERRUPTED, str(error) or "interrupted")
     except Exception as error:
-        if "--debug" in sys.argv:
-            echo(traceback.format_exc(), err=True, nl=False)
-        _fail(*diagnose(error))
+        try:
+            if "--debug" in sys.argv:
+                echo(traceback.format_exc(), err=True, nl=False)
+            _fail(*diagnose(error))
+        except MemoryError:  # too little is left even for the message
+            os.write(2, b"hopflow: out of memory\n")
+            os._exit(ENVIRONMENT)
 
 
 def diagnose(error: Exception) -> tuple[int, str]:
@@ -96,12 +99,17 @@ def diagnose(error: Exception) -> tuple[int, str]:
         return USER, f"{error.format_message()}\nsee: hopflow --help; settings are written key=value"
     if isinstance(error, ValueError):
         return USER, str(error)
-    if isinstance(error, OSError):
-        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return (USER if error.errno in USER_ERRNO else ENVIRONMENT), reason
+    if _no_thread(error):
+        return ENVIRONMENT, (
+            "the system allows no more threads or processes: raise the limit (ulimit -u, or the container's), "
+            "or end other programs; what was saved is kept"
+        )
     if isinstance(error, MemoryError) or _no_memory(error):
         less = "try less at once; in training accumulate=4, recompute=true, or --fresh with a smaller batch"
         return ENVIRONMENT, f"out of memory: {less}; what was saved is kept"
+    if isinstance(error, OSError):
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return (USER if error.errno in USER_ERRNO else ENVIRONMENT), reason
     if "InvalidCxxCompiler" in f"{type(error).__name__}: {error}":  # torch wraps it in an error of its own
         return ENVIRONMENT, "to compile a network torch needs a C++ compiler: install g++, or set compile=false"
     if isinstance(error, ImportError) and not (error.name or "hopflow").startswith("hopflow"):
@@ -114,8 +122,23 @@ def diagnose(error: Exception) -> tuple[int, str]:
 
 
 def _no_memory(error: Exception) -> bool:
-    """torch says so in words on a CPU, and by a class of its own on a GPU."""
-    return type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    """torch says so in words on a CPU, and by its own class on a GPU; the system by a number, the linker in words."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, ImportError):
+        return any(words in str(error) for words in ("failed to map segment", "cannot allocate memory"))
+    return type(error).__name__ == "OutOfMemoryError" or any(
+        words in str(error) for words in ("DefaultCPUAllocator", "std::bad_alloc", "Cannot allocate memory")
+    )
+
+
+def _no_thread(error: Exception) -> bool:
+    """Python and torch have no class for it."""
+    if isinstance(error, OSError):
+        return error.errno == errno.EAGAIN
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("can't start new thread", "Resource temporarily unavailable")
+    )
 
 
 def _how_to_install(module: str) -> str:

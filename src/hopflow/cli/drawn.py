@@ -1,7 +1,6 @@
 """Drawn: sequences as a command has drawn them, what it took, and the files they are written to."""
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -191,10 +190,7 @@ def show(drawn: Drawn, out: Path | None) -> None:
 
 
 def _print(text: str) -> None:
-    """To a terminal without what would steer it, elsewhere as it is; a reader may leave before the end."""
-    try:
-        # not by typer, which takes colours out of what goes into a pipe: here they would be part of a text
-        sys.stdout.write((harmless(text, "\n\t") if sys.stdout.isatty() else text) + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing fails at the exit
+    """To a terminal without what would steer it, elsewhere as it is."""
+    # not by typer, which takes colours out of what goes into a pipe: here they would be part of a text
+    sys.stdout.write((harmless(text, "\n\t") if sys.stdout.isatty() else text) + "\n")
+    sys.stdout.flush()

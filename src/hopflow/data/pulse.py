@@ -29,7 +29,7 @@ class Pulse:
 
     @contextmanager
     def meanwhile(self, text: Callable[[], str]) -> Iterator[None]:
-        """Beat from a thread of its own, while a library works that does not call back."""
+        """Beat from a separate thread, while a library works that does not call back; without one it stays silent."""
         done, start = threading.Event(), time.monotonic()
 
         def keep_beating() -> None:
@@ -37,7 +37,11 @@ class Pulse:
                 self.beat(lambda: f"{text()} ({time.monotonic() - start:.0f} s)")
 
         thread = threading.Thread(target=keep_beating, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the limit on threads: no reason to end the work itself
+            yield
+            return
         try:
             yield
         finally:

@@ -8,7 +8,7 @@ from .. import __version__
 from . import comparison, curves, hopping, matching, measures, quality, repeating, samples, settings, summary, transport
 from .headline import headline
 from .section import Section
-from .story import Story
+from .story import DETAILED, Story
 
 Compose = Callable[[Sequence[Story]], Section | None]
 """What the module of a section offers: the section, or None where there is nothing to show."""
@@ -39,7 +39,6 @@ class Report:
 
 
 SECTIONS: tuple[Compose, ...] = (
-    summary.section,
     comparison.section,
     curves.section,
     quality.section,
@@ -51,21 +50,36 @@ SECTIONS: tuple[Compose, ...] = (
     settings.section,
     repeating.section,
 )
-"""In the order of the page."""
+"""In the order of the page, after the summary. They show `DETAILED` runs: each takes time and room."""
+NAMED = 3
+"""Runs in the title of a report on more than `DETAILED`."""
 
 
 def compose(stories: Sequence[Story]) -> Report:
-    """A report on one run, or on several side by side."""
+    """A report on one run, or on several side by side; details of the first `DETAILED` runs only."""
     if not stories:
         raise ValueError("there is nothing to report on: name a run, hopflow report RUN")
-    *before, last = (story.name for story in stories)
-    title = f"{', '.join(before)} and {last}" if before else last
-    sections = tuple(section for make in SECTIONS if (section := make(stories)) is not None)
-    return Report(title, headline(stories), _lead(stories), tuple(stories), sections)
+    first = stories[:DETAILED]
+    details = (section for make in SECTIONS if (section := make(first)) is not None)
+    sections = (summary.section(stories), *details)
+    return Report(_title(stories), headline(first), _lead(stories), tuple(stories), sections)
+
+
+def _title(stories: Sequence[Story]) -> str:
+    names = [story.name for story in stories]
+    if len(names) > DETAILED:
+        return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _lead(stories: Sequence[Story]) -> str:
     """One sentence on what these runs are."""
+    if len(stories) > DETAILED:
+        return (
+            f"{len(stories)} runs of hopflow. The first table has all of them; the headline, comparisons, charts, "
+            f"replays and samples are of the first {DETAILED}. To see others, name fewer runs."
+        )
     if len(stories) > 1:
         return f"{len(stories)} runs of hopflow, compared with the first."
     recipe, identity = stories[0].recipe, stories[0].identity

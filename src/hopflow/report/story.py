@@ -20,6 +20,8 @@ from ..training import checkpoint, metrics
 from ..training.folder import is_run, read_recipe
 
 SAMPLES = "samples.jsonl"
+DETAILED = 12
+"""Runs of a report with charts, replays, samples and comparisons; of further ones only a row of numbers."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from .looks import WORDS, looks
 from .numbers import error_of, finite, lasting, measured, plain
 from .prediction import prediction
 from .section import Block, Prose, Section, Table
-from .story import Story
+from .story import DETAILED, Story
 
 SAMPLED = {
     "gen_ppl": "generative perplexity",
@@ -23,21 +23,28 @@ SAMPLED = {
 
 
 def section(stories: Sequence[Story]) -> Section:
-    """Facts as rows, runs as columns."""
+    """Facts as rows, runs as columns; many runs as rows, with all their numbers."""
     facts: dict[str, dict[str, str]] = {}
-    compared = sum(story.side is not None for story in stories) > 1  # then the next section has the other numbers
-    for story in stories:
+    many = len(stories) > DETAILED
+    # then the next section has the other numbers
+    compared = not many and sum(story.side is not None for story in stories) > 1
+    for place, story in enumerate(stories):
         for facts_of in FACTS:
             for name, said in facts_of(story).items():
                 facts.setdefault(name, {})[story.name] = said
         for name, said in _evaluated(story, hops_only=compared).items():
             facts.setdefault(name, {})[story.name] = said
-        if predicted := prediction(story):
+        # it draws from the network and couples batches of the text, which takes seconds
+        if place < DETAILED and (predicted := prediction(story)):
             facts.setdefault("hops predicted by the coupling", {})[story.name] = str(predicted)
     names = [story.name for story in stories]
-    rows = tuple((name, *(by_run.get(run, "-") for run in names)) for name, by_run in facts.items())
-    blocks: list[Block] = [Table(("", *names), rows)]
-    blocks += [Prose(text) for text in (_selected(stories), *map(_missing, stories)) if text]
+    if many:
+        by_name = tuple((run, *(by_run.get(run, "-") for by_run in facts.values())) for run in names)
+        blocks: list[Block] = [Table(("run", *facts), by_name)]
+    else:
+        rows = tuple((name, *(by_run.get(run, "-") for run in names)) for name, by_run in facts.items())
+        blocks = [Table(("", *names), rows)]
+    blocks += [Prose(text) for text in (_selected(stories), *map(_missing, stories[:DETAILED])) if text]
     return Section("summary", "At a glance", tuple(blocks))
 
 

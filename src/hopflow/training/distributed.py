@@ -5,6 +5,7 @@ smaller batches transport less well, and the pairs depend on the number of proce
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,13 +16,22 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Int
 from torch import Tensor
+from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed.rendezvous import rendezvous
 
 from ..flow import Flow
 from ..network import Network
 from .pair_state import saved_index
 from .pairs import Pairing, Table
 from .problems import Report
+from .settings import MOST
 from .shares import Share
+
+JOIN = "HOPFLOW_JOIN_SECONDS"
+"""The environment variable with the seconds within which all processes of a run must have started."""
+JOIN_SECONDS = 45.0
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for another one later on, which may evaluate or save meanwhile."""
 
 
 @contextmanager
@@ -33,7 +43,7 @@ def launched(device: str) -> Iterator[None]:
     gpus = device in ("auto", "cuda") and torch.cuda.is_available()
     if gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if gpus else "gloo", timeout=timedelta(minutes=10))
+    _join("nccl" if gpus else "gloo")
     lost = False
     try:
         yield
@@ -47,6 +57,41 @@ def launched(device: str) -> Iterator[None]:
     finally:
         if not lost:  # to end the group would be to wait for who is gone
             dist.destroy_process_group()
+
+
+def _join(backend: str) -> None:
+    """Form the process group; ConnectionError if a process is missing when the time is up."""
+    seconds = _join_seconds()
+    end = time.monotonic() + seconds
+
+    def left() -> timedelta:
+        return timedelta(seconds=max(0.1, end - time.monotonic()))
+
+    try:
+        store, rank, world = next(rendezvous("env://", timeout=left()))
+        store.set(f"joined/{rank}", "")
+        store.wait([f"joined/{other}" for other in range(world)], left())  # NCCL alone would connect much later
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=left())
+    except RuntimeError as error:
+        if not _is_lost(error):
+            raise
+        raise ConnectionError(
+            f"not all {os.environ['WORLD_SIZE']} processes of this run have joined within {seconds:g} s: one has ended "
+            f"or cannot reach the others; its own message says why. To wait longer: {JOIN}=600"
+        ) from error
+    store.set_timeout(PATIENCE)
+    _set_pg_timeout(PATIENCE)
+
+
+def _join_seconds() -> float:
+    word = os.environ.get(JOIN, str(JOIN_SECONDS))
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MOST:
+        raise ValueError(f"{JOIN} must be a number of seconds above 0, and at most {MOST:,}; got {word!r}")
+    return seconds
 
 
 def _is_lost(error: RuntimeError) -> bool:

@@ -27,6 +27,7 @@ from ..network import clock_dtype, resting
 from ..pretrained import check_vocab, describe, sealed
 from ..storage import to_plain
 from . import checkpoint as checkpoints
+from .callbacks import outliving
 from .checkpoint import Checkpoint
 from .devices import choose_device, memory_bytes
 from .folder import CHECKPOINTS, RunFolder, next_free, recipe_hash
@@ -74,8 +75,10 @@ def train(
     A `Causal` model needs no flow (None). If `out` holds this very run it goes on; with `fresh` a new folder beside it
     is taken. `logger` is called with every row of metrics, by the first process only; `progress` with the steps done
     and their number, by every process, before the first step of this call and after each.
-    Ctrl-C and SIGTERM finish the step, save and raise `Interrupted`. One training at a time runs in a process: a second
-    one, in another thread, is refused with a ValueError.
+    Neither ends the run when its terminal, pipe or server is gone (OSError, or a closed file).
+    Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU finish the step, save and raise `Interrupted`; the last three only
+    where the program neither ignores nor handles them.
+    One training at a time runs in a process: a second one, in another thread, is refused with a ValueError.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"train(model, flow, corpus) takes a network first; got {type(model).__name__}")
@@ -144,7 +147,7 @@ class _Course:
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.trainer, self.path, self.corpus, self.flow = trainer, path, corpus, flow
-        self.logger, self.progress = logger, progress
+        self.logger, self.progress = logger and outliving(logger), progress and outliving(progress)
         self.settings, self.task, self.first = trainer.settings, trainer.task, trainer.share.rank == 0
         self.digest = digest
         self.folder: RunFolder | None = None
@@ -152,13 +155,14 @@ class _Course:
         self.last: dict[str, Any] = {}
         self.seconds = 0.0
         self._clock, self._tokens = time.perf_counter(), 0
+        self._saved = time.monotonic()
 
     def run(self, start: int) -> Run:
         with ExitStack() as stack:
             stop = stack.enter_context(Stop())
             self.metrics = metrics = stack.enter_context(Metrics(self.path, start)) if self.first else None
             self._tell(start)
-            self._clock = time.perf_counter()
+            self._clock, self._saved = time.perf_counter(), time.monotonic()
             for step in range(start, self.settings.steps):
                 self._update(step, stop)
                 self._tell(step + 1)
@@ -206,6 +210,7 @@ class _Course:
             self._write(step, groups)
         # who started the processes may end all of them once the first one leaves: none leaves before it is written
         wait_for_all()
+        self._saved, self.trainer.due = time.monotonic(), False
 
     def _write(self, step: int, groups: dict[str, dict[str, Tensor]]) -> None:
         seconds = self.seconds + time.perf_counter() - self._clock  # with what has passed since the last row
@@ -236,8 +241,12 @@ class _Course:
 
     def _update(self, step: int, stop: Stop) -> None:
         with self._sound():
-            self.trainer.update(step, asked=lambda: stop.asked is not None)
+            self.trainer.update(step, asked=lambda: stop.asked is not None, due=self._unsaved_for_long)
         self._tokens += self.task.tokens(step)
+
+    def _unsaved_for_long(self) -> bool:
+        minutes = self.settings.save_minutes
+        return minutes > 0 and time.monotonic() - self._saved >= 60 * minutes
 
     @contextmanager
     def _sound(self) -> Iterator[None]:
@@ -254,7 +263,7 @@ class _Course:
 
     def _save_if_due(self, done: int) -> None:
         final = done == self.settings.steps
-        if final or done % self.settings.save_every == 0 or self.trainer.stop:
+        if final or done % self.settings.save_every == 0 or self.trainer.stop or self.trainer.due:
             with self._sound():
                 self.trainer.settle()
             self.save(done)

@@ -57,6 +57,7 @@ class Settings:
     )
     log_every: int = runs(10, "steps between two lines of metrics")
     save_every: int = runs(500, "steps between two checkpoints")
+    save_minutes: float = runs(10.0, "minutes without a checkpoint after which one is saved between; 0 = off")
     keep: int = runs(2, "checkpoints that are kept, the newest ones")
     eval_every: int = runs(500, "steps between two looks at held-out text; 0 looks at the end only")
     eval_rows: int = runs(64, "held-out sequences of such a look")
@@ -72,7 +73,16 @@ class Settings:
                 _require(isinstance(value, Real) and not isinstance(value, bool), key.name, "a number", self)
         for name in ("steps", "batch", "accumulate", "log_every", "save_every", "keep", "eval_steps"):
             _require(getattr(self, name) >= 1, name, "at least 1", self)
-        for name in ("warmup", "ahead", "eval_every", "eval_rows", "eval_samples", "seed", "weight_decay"):
+        for name in (
+            "warmup",
+            "ahead",
+            "eval_every",
+            "eval_rows",
+            "eval_samples",
+            "seed",
+            "weight_decay",
+            "save_minutes",
+        ):
             _require(getattr(self, name) >= 0, name, "0 or more", self)
         _require(self.workers is None or self.workers >= 0, "workers", "0 or more", self)
         _require(self.threads is None or self.threads >= 1, "threads", "at least 1", self)
@@ -80,7 +90,8 @@ class Settings:
             _require(0 <= getattr(self, name) < 1, name, "at least 0 and below 1", self)
         for name in ("lr", "clip", "adam_eps"):
             _require(0 < getattr(self, name) <= MOST, name, f"above 0, and at most {MOST:,}", self)
-        _require(self.weight_decay <= MOST, "weight_decay", f"at most {MOST:,}", self)
+        for name in ("weight_decay", "save_minutes"):
+            _require(getattr(self, name) <= MOST, name, f"at most {MOST:,}", self)
         for key in fields(self):
             value = getattr(self, key.name)
             if isinstance(value, int) and key.name != "seed":

@@ -25,7 +25,7 @@ from .tasks import FlowTask, Task, embedding_table
 
 
 class Outcome:
-    """What a step came to, on its way from the device: nats, the gradient's norm, and whether to stop."""
+    """The results of a step, on their way from the device: nats, the gradient's norm, whether to stop, to save."""
 
     def __init__(self, step: int, tokens: int, numbers: Tensor) -> None:
         self.step, self._tokens, self._numbers = step, tokens, Later(numbers)
@@ -42,6 +42,10 @@ class Outcome:
     @property
     def stop(self) -> bool:
         return self._read()[2] > 0
+
+    @property
+    def due(self) -> bool:
+        return self._read()[3] > 0
 
     def _read(self) -> list[float]:
         return self._numbers.read().tolist()
@@ -66,6 +70,8 @@ class Trainer:
         self.model, self.task, self.settings, self.device, self.share = model, task, settings, device, share
         self.stop = False
         """Some process was asked to stop."""
+        self.due = False
+        """Some process found that a checkpoint is due; reset by whoever saves it."""
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=settings.lr,
@@ -95,12 +101,14 @@ class Trainer:
         """Of the last step, before clipping."""
         return self._settled().grad_norm
 
-    def update(self, step: int, asked: Callable[[], bool] = lambda: False) -> None:
+    def update(
+        self, step: int, asked: Callable[[], bool] = lambda: False, due: Callable[[], bool] = lambda: False
+    ) -> None:
         """One step; NotFinite, with the weights of before, if its loss or gradient is no number.
 
-        `asked`: was this process asked to stop by now? On a GPU the host runs ahead: what a step came to is read after
-        the next one has been handed over, unless somebody asks. A step that failed leaves all weights as they are, and
-        so does every later one.
+        `asked`: was this process asked to stop by now? `due`: is a checkpoint due by its clock? On a GPU the host runs
+        ahead: what a step came to is read after the next one has been handed over, unless somebody asks. A step that
+        failed leaves all weights as they are, and so does every later one.
         """
         torch.manual_seed(stream_seed(self.settings.seed, "dropout", step, self.share.rank))
         for group in self.optimizer.param_groups:
@@ -118,7 +126,7 @@ class Trainer:
             (loss * (self.share.world / tokens)).backward()
             nats += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        numbers = self._agreed(nats, norm, asked())
+        numbers = self._agreed(nats, norm, asked(), due())
         before, self._last = self._last, Outcome(step, tokens, numbers)
         if self._sound is None:
             self._settled()
@@ -218,12 +226,12 @@ class Trainer:
             return self._loss.no_sync()
         return nullcontext()
 
-    def _agreed(self, nats: Tensor, norm: Tensor, asked: bool) -> Tensor:
-        """The nats of all processes, the gradient's norm, and how many processes were asked to stop."""
-        both = torch.stack([nats, torch.full_like(nats, float(asked))])
+    def _agreed(self, nats: Tensor, norm: Tensor, asked: bool, due: bool) -> Tensor:
+        """The nats of all processes, the gradient's norm, and how many processes want to stop and to save."""
+        sums = torch.stack([nats, torch.full_like(nats, float(asked)), torch.full_like(nats, float(due))])
         if self.share.world > 1:
-            dist.all_reduce(both)
-        return torch.stack([both[0], norm.to(both), both[1]])
+            dist.all_reduce(sums)
+        return torch.stack([sums[0], norm.to(sums), sums[1], sums[2]])
 
     def _settled(self) -> "Outcome":
         assert self._last is not None, "no step was taken"
@@ -232,6 +240,7 @@ class Trainer:
 
     def _check(self, outcome: "Outcome") -> None:
         self.stop |= outcome.stop
+        self.due |= outcome.due
         if not (math.isfinite(outcome.loss) and math.isfinite(outcome.grad_norm)):
             self._last = None
             raise NotFinite(

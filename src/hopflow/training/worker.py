@@ -5,6 +5,7 @@ unless that is guarded by `if __name__ == "__main__"`, and a forked one may not 
 """
 
 import os
+import signal
 import sys
 import time
 import warnings
@@ -20,6 +21,7 @@ from ..flow import Flow
 from .crossings import wait_for_arrival
 from .problems import Draw, posed
 from .sheets import Sheet
+from .signals import DEADLY
 
 HELLO, READY = "hello", "ready"  # torch is imported; the flow is read
 UNUSABLE = -1  # in place of a ticket: the flow itself could not be read
@@ -33,6 +35,8 @@ Warned = tuple[tuple[type[Warning], str], ...]
 def main() -> None:
     """Couple what comes in until the trainer closes the connection or is gone."""
     connection, trainer = Connection(int(sys.argv[1])), os.getppid()
+    for number in DEADLY:  # sent to all processes of a job; the trainer saves, and closes its workers
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     try:
         serve(connection, trainer)
