@@ -39,7 +39,8 @@ LAYERS = (
     ("couplings", "objectives"),
     ("flow",),
     (
-        *("draws", "controls", "estimate", "integrals", "bounds", "exact", "storage"),
+        *("draws", "controls", "estimate", "integrals", "bounds", "exact", "storage", "network_scores"),
+        *("reversal", "reversed_paths", "reversed_steps"),
         *("samplers", "turns", "generation", "sampling"),
     ),
     ("models", "data", "prompts"),

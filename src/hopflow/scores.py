@@ -143,6 +143,12 @@ class Scores:
         others, at_xt, _ = self._three
         return others - at_xt
 
+    @property
+    def log_share(self) -> Float[Tensor, "B L"]:
+        """log of the part of x1 among the tokens other than xt, by the logits; meaningless where x1 = xt."""
+        others, _, at_x1 = self._three
+        return torch.where(torch.isneginf(at_x1), -torch.inf, at_x1 - others)
+
     @cached_property
     def _three(self) -> tuple[Tensor, ...]:
         if self.at_open is not None:
