@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..network import clock_dtype, resting
 from ..predictions import Evidence
-from ..velocities import Eta, eta_at
+from ..velocities import Eta, eta_at, step_sizes
 from .oracle import Moment, Oracle
 from .space import Joint
 
@@ -80,8 +80,10 @@ class Reversal:
         ratio = (c / torch.where(p0 > 0, p0, 1.0)) ** self.gamma
         beta = torch.where(p0 > 0, self._gain(n) * ratio / (after.rest + (1 - after.rest) * ratio), share)
         beta = torch.where(is_data, beta, 0.0)
-        eta = eta_at(self.eta, self.times[n : n + 1]).clamp(max=1.0)[:, None]
-        return beta + eta * (share - beta)
+        now = self.oracle.at(float(self.times[n]))
+        r, s = step_sizes(now.rest, self._gain(n), eta_at(self.eta, now.t)[:, None].expand_as(now.rest))
+        eta = s * (1 - after.rest) / (r * after.rest)  # s may be less than η asks for
+        return (beta + eta * (share - beta)).clamp(max=1)
 
     def context(self, moment: Moment) -> Float[Tensor, "S L Vd"]:
         """P(x1^i = x | the other positions), by the network: its prediction, with the evidence of xt divided out."""
