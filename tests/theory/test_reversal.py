@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import toys
-from cases import Mixed
+from cases import SOURCES as ALL_SOURCES
+from cases import Mixed, name
 from hopflow import exact
 from hopflow.exact import Oracle, Perfect, Reversal, Space, predictive_x0
 from hopflow.flow import Flow
@@ -202,6 +203,18 @@ def test_whole_paths_weigh_as_the_product_of_their_steps(number):
     possible = torch.isfinite(by_steps)
     assert int(possible.sum()) > 3
     torch.testing.assert_close(weighed[possible], by_steps[possible], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("source", ALL_SOURCES, ids=name)
+@pytest.mark.parametrize("eta", [0.0, 0.5, 3.0])
+def test_without_context_every_weight_is_the_exact_probability(source, eta):
+    """The reversed kernel is then Bayes' rule for every step and η; no enumeration is needed."""
+    logits = torch.tensor([0.3, -1.2, 0.8], dtype=torch.float64)
+    x1 = torch.randint(3, (6, 16), generator=toys.generator(3))
+    flow = Flow(source, Cosine())
+    found = reversal_bound(lambda xt, t: logits.expand(*xt.shape, 3), flow, x1, steps=12, paths=3, eta=eta)
+    target = logits.log_softmax(0)[x1].sum(1, keepdim=True).expand(-1, 3)
+    torch.testing.assert_close(found.log_weights, target, atol=1e-12, rtol=0)
 
 
 def copies() -> Oracle:
