@@ -81,7 +81,14 @@ def _network(recipe: Recipe, flow: Flow | None, vocab_size: int) -> Model:
         return Causal(vocab_size, size, dropout=dropout, recompute=recipe.recompute)
     if recipe.model == "convolutional":
         return Convolutional(flow.vocab, size, dropout=dropout, time=recipe.time)
-    return Transformer(flow.vocab, size, dropout=dropout, time=recipe.time, recompute=recipe.recompute)
+    return Transformer(
+        flow.vocab,
+        size,
+        dropout=dropout,
+        time=recipe.time,
+        recompute=recipe.recompute,
+        predict_x0=recipe.predict_x0,
+    )
 
 
 def flow_of(recipe: Recipe, counts: torch.Tensor) -> Flow:
