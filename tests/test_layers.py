@@ -47,6 +47,7 @@ LAYERS = (
         "sinkhorn",
         "picks",
         "x0_prediction",
+        "x0_law",
     ),
     ("couplings", "objectives"),
     ("flow",),

@@ -12,8 +12,10 @@ from hopflow.exact import Reversal
 from hopflow.flow import Flow
 from hopflow.predictions import Carry, Plain
 from hopflow.reversal import ReversalEstimate, reversal_bound, reversal_certificate
+from hopflow.reversed_paths import ReversedPaths
 from hopflow.schedules import Cosine, Linear, Positional
 from hopflow.vocab import Vocab
+from hopflow.x0_prediction import x0_shift
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)
@@ -163,3 +165,46 @@ def test_what_cannot_be_is_refused():
         reversal_certificate(masks.model, masks.flow, n=2, length=2)
     with pytest.raises(ValueError, match="NaN"):
         reversal_bound(lambda xt, t: torch.full((*xt.shape, 3), torch.nan), flow.flow, flow.space.data)
+
+
+def small(coupling: hf.Coupling) -> tuple[hf.Transformer, Flow]:
+    """A random network with a head for x0, in float64."""
+    flow = Flow(toys.source("bag_of_words"), coupling=coupling)
+    model = toys.awake(hf.Transformer(flow.vocab, size=hf.Size(1, 16, 2), predict_x0=True, dropout=0.0)).double()
+    model.x0_head.fit(torch.tensor([5, 3, 1]))
+    return model, flow
+
+
+def test_with_a_coupling_tokens_are_renoised_by_the_head_for_x0():
+    """Its law is the softmax of the head's logits with the mirrored evidence, here as a network of its own."""
+    model, flow = small(hf.ExactOT(hf.Hamming()))
+
+    def law(xt: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        logits = model.x0_head(model.features(xt, t))
+        shift = x0_shift(xt, (1 - t.double())[:, None].expand(xt.shape), model.x0_head.unigram)
+        return logits.scatter_add(-1, xt[..., None], torch.where(torch.isinf(shift), 1e4, shift)[..., None])
+
+    x1 = torch.randint(3, (5, 4), generator=toys.generator(1))
+    by_head = reversal_bound(model, flow, x1, steps=8, paths=3)
+    by_law = reversal_bound(model, flow, x1, steps=8, paths=3, x0=law)
+    torch.testing.assert_close(by_head.log_weights, by_law.log_weights, atol=1e-9, rtol=0)
+    assert by_head.calls == 9 * 3  # one more at x1 itself
+    by_context = reversal_bound(model, Flow(flow.source), x1, steps=8, paths=3)
+    assert not torch.allclose(by_head.log_weights, by_context.log_weights)
+    with pytest.raises(ValueError, match="eta=0 only"):
+        reversal_bound(model, flow, x1, steps=8, eta=0.5, x0=law)
+
+
+def test_weights_by_the_head_have_the_samplers_probability_as_their_mean():
+    model, flow = small(hf.ExactOT(hf.Hamming()))
+    oracle = hf.exact.Oracle(flow, torch.full((9,), 1 / 9), 2, model)
+    walk, states = ReversedPaths(model, flow, 3), oracle.space.states
+    new, xt = states.repeat_interleave(9, 0), states.repeat(9, 1)
+    mean = torch.eye(9, dtype=torch.float64)
+    with torch.no_grad():
+        for n in (2, 1, 0):  # over all pairs of neighbouring states
+            forth = walk.forward(n, xt, new, walk.odds(n, xt, new)).sum(1)
+            back = walk.backward(n, new, None).log_prob(xt).sum(1)
+            assert torch.allclose(back.exp().view(9, 9).sum(1), torch.ones(9).double(), atol=1e-11)
+            mean = mean @ (back + (forth - back)).exp().view(9, 9)
+    torch.testing.assert_close(mean @ oracle.source_law, oracle.law(steps=3), atol=1e-7, rtol=0)

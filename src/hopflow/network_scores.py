@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,11 +25,22 @@ class NetworkScores:
         self.model, self.flow, self.precision = model, flow, precision
         self.dtype = ""
 
-    def __call__(self, sample: PathSample) -> Scores:
-        """Run the network; times come in the type of the logits, at least in float32."""
+    def features(self, xt: Tensor, t: Tensor) -> Tensor:
+        """What the heads of the network read; one call."""
+        model: Any = self.model
+        with computing(self.model, xt.device, self.precision) as self.dtype:
+            features: Tensor = model.features(xt, t)
+        return features
+
+    def __call__(self, sample: PathSample, body: Network | None = None) -> Scores:
+        """Run the network; times come in the type of the logits, at least in float32.
+
+        `body` stands for `model.features`, such as features that are there already.
+        """
         with computing(self.model, sample.xt.device, self.precision) as self.dtype:
             if has_head(self.model):
-                return self.flow.ask(self.model, _timed(sample, clock_dtype(self.model)), head=self._head)
+                timed = _timed(sample, clock_dtype(self.model))
+                return self.flow.ask(self.model, timed, body=body, head=self._head)
             logits: Tensor = self.model(sample.xt, sample.t)
         if self.dtype == "unknown":
             self.dtype = str(logits.dtype).removeprefix("torch.")

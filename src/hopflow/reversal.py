@@ -129,8 +129,9 @@ def reversal_bound(
     calls per path; from masks under Carry or Evidence only the steps that unmask a position.
 
     Without `x0` tokens are renoised from the source by what the network says of the context, which is the exact
-    reversal for a perfect network and independent pairs. For pairs of a coupling pass `x0`, a network
-    (xt, t) -> (B, L, V) for log p_{0|t} over all tokens. `gamma` between 1 and 0 tempers the reversal, for rough
+    reversal for a perfect network and independent pairs. For a flow with a coupling and η = 0 they are renoised from
+    p_{0|t}: by the network's x0_head (`predict_x0=True`), or by `x0`, a network (xt, t) -> (B, L, V) for its logits
+    over all tokens. `gamma` between 1 and 0 tempers the reversal, for rough
     networks; tune it on other data.
 
     The random numbers of a path depend on (seed, sequence, path) only: not on `batch`, and not on `paths`.

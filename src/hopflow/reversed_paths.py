@@ -6,7 +6,7 @@ only where a position becomes data. A network without time is run only where the
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -20,6 +20,7 @@ from .paths import PathSample
 from .reader import batch_size
 from .reversed_steps import FromPosterior, Odds, Renoising, Step, StepTable, from_context, log_kernel
 from .velocities import Eta
+from .x0_law import X0Law
 
 BLOCK = 1 << 24
 """Random numbers that are drawn at once."""
@@ -28,9 +29,9 @@ BLOCK = 1 << 24
 class ReversedPaths:
     """Draws paths x_N = x1, …, x_0 backwards, and weighs them by w = p0(x_0)·Π K_θ(x_{n+1}|x_n)/b(x_n|x_{n+1}).
 
-    `gamma` tempers the reversal, 1 is the reversal itself. `x0` is a network for log p_{0|t}, (xt, t) -> (B, L, V):
-    with it tokens are renoised from its law, as coupled pairs need; without it from the source, by the network's
-    context.
+    `gamma` tempers the reversal, 1 is the reversal itself. Tokens are renoised from the source, by the network's
+    context; for coupled pairs at η = 0 from p_{0|t}, of the network's x0_head if it has one, or of `x0`, a network
+    (xt, t) -> (B, L, V) for its logits.
     """
 
     def __init__(
@@ -45,7 +46,12 @@ class ReversedPaths:
         precision: str = "auto",
         device: torch.device | None = None,
     ) -> None:
+        still = not callable(eta) and eta == 0
+        if x0 is not None and not still:
+            raise ValueError(f"a law of x0 reverses the sampler with eta=0 only; got eta={eta}: leave x0 out")
         self.model, self.flow, self.gamma, self.x0 = model, flow, gamma, x0
+        self.x0_head: Any = getattr(model, "x0_head", None) if x0 is None and flow.couples and still else None
+        self._kept: tuple[int, Tensor, Tensor] | None = None
         self.scores = NetworkScores(model, flow, precision)
         self.device = device or torch.device("cpu")
         self.place = torch.device("cpu") if self.device.type == "mps" else self.device  # where there is float64
@@ -62,7 +68,7 @@ class ReversedPaths:
         """Rows to weigh at once."""
         rows = batch_size(self.model, self.flow.vocab, length, self.device)
         if self.x0 is None:
-            return rows
+            return rows  # a head runs on chunks of rows
         return max(1, min(rows, BLOCK // (length * self.flow.vocab.size)))  # full rows of log p_{0|t} are held
 
     def log_weights(self, x1: Int[Tensor, "B L"], noise: Noise) -> Float[Tensor, " B"]:
@@ -80,7 +86,7 @@ class ReversedPaths:
         self, x1: Int[Tensor, "B L"], uniforms: Iterator[Tensor], path: Sequence[Tensor] | None
     ) -> Float[Tensor, " B"]:
         """By whichever way needs the fewest calls."""
-        blind = self.x0 is None and self.flow.prediction.stays(self.flow.source)
+        blind = not self.by_law and self.flow.prediction.stays(self.flow.source)
         total = torch.zeros(len(x1), dtype=torch.float64, device=self.place)
         x, odds, pending = x1, None, _Pending(len(x1))
         for n in range(self.steps - 1, -1, -1):
@@ -98,6 +104,11 @@ class ReversedPaths:
             self._settle(waiting, total)
         return total + self.flow.source.probs(x, torch.float64).log().sum(1)
 
+    @property
+    def by_law(self) -> bool:
+        """Whether tokens are renoised from a law of x0."""
+        return self.x0 is not None or self.x0_head is not None
+
     # one step
 
     def forward(self, n: int, xt: Int[Tensor, "B L"], new: Int[Tensor, "B L"], odds: Odds) -> Float[Tensor, "B L"]:
@@ -107,8 +118,8 @@ class ReversedPaths:
     def backward(self, n: int, x: Int[Tensor, "B L"], odds: Odds | None) -> Renoising:
         """b(x_n | x_{n+1} = x), from the odds at x_{n+1}; at n + 1 = N none are needed."""
         step = self._step(n)
-        if self.x0 is not None:
-            return FromPosterior(x, step.noised, self._log_x0(n + 1, x))
+        if self.by_law:
+            return FromPosterior(x, step.noised, self._law(n + 1, x))
         return from_context(self.flow, step, x, odds, self.gamma)
 
     def odds(self, n: int | Int[Tensor, " B"], xt: Int[Tensor, "B L"], new: Int[Tensor, "B L"]) -> Odds:
@@ -119,8 +130,13 @@ class ReversedPaths:
         t, rest = self.table.t[at].to(self.clock), self.table.rest[at]
         xt_there, target, t = (x.to(self.device) for x in (xt, target, t))
         rest = rest.to(self.clock).to(self.device)
-        scores = self.scores(PathSample(xt_there, target, xt_there, t, rest, torch.ones_like(rest)))
-        self.calls += len(xt)
+        sample = PathSample(xt_there, target, xt_there, t, rest, torch.ones_like(rest))
+        if self.x0_head is not None and isinstance(n, int):  # both heads read the same features
+            features = self._features(n, xt)
+            scores = self.scores(sample, body=lambda *_: features)
+        else:
+            scores = self.scores(sample)
+            self.calls += len(xt)
         against, share = (value.to(self.place).double() for value in (scores.log_context_odds, scores.log_share))
         return Odds(
             torch.where(self.flow.vocab.is_data(xt), against, torch.inf),
@@ -129,7 +145,7 @@ class ReversedPaths:
 
     def _odds(self, n: int, xt: Tensor, new: Tensor, before: Odds | None) -> Odds:
         """The same, from the odds at `new` where a network without time has seen the state already."""
-        if before is None or getattr(self.model, "time", True):
+        if before is None or self.by_law or getattr(self.model, "time", True):
             return self.odds(n, xt, new)
         changed = (xt != new).any(1).nonzero()[:, 0]
         if not len(changed):
@@ -158,17 +174,22 @@ class ReversedPaths:
         log_k = log_kernel(self.flow, self.table.at(n), xt, new, self.odds(n, xt, new))
         total.index_add_(0, row, log_k.sum(1))
 
-    def _log_x0(self, n: int, xt: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
-        """log p_{0|t} at x_n = xt over all tokens, -inf where p0 = 0."""
-        assert self.x0 is not None
-        t = self.table.t[n].to(self.clock).expand(len(xt))
-        logits = self.x0(xt.to(self.device), t.to(self.device))
-        size = self.flow.vocab.size
-        if logits.shape != (*xt.shape, size):
-            raise ValueError(f"a network for x0 must return logits {(*xt.shape, size)}; got {tuple(logits.shape)}")
-        logits = logits.to(self.place).to(torch.promote_types(logits.dtype, torch.float32))
-        possible = self.flow.source.probs_on(self.place) > 0
-        return torch.where(possible, logits, -torch.inf).log_softmax(-1)
+    def _law(self, n: int, xt: Int[Tensor, "B L"]) -> X0Law:
+        """p_{0|t} at x_n = xt."""
+        if self.x0 is None:
+            return X0Law.of_head(self.x0_head, self._features(n, xt), xt, self.table.rest[n][None], self.flow.source)
+        logits = self.x0(xt.to(self.device), self._time(n, len(xt)))
+        return X0Law.of_logits(logits, xt, self.flow.source)
+
+    def _features(self, n: int, xt: Int[Tensor, "B L"]) -> Tensor:
+        """The features at x_n = xt, which the sampler's step and the reversed step both need."""
+        if self._kept is None or self._kept[0] != n or self._kept[1] is not xt:
+            self._kept = n, xt, self.scores.features(xt.to(self.device), self._time(n, len(xt)))
+            self.calls += len(xt)
+        return self._kept[2]
+
+    def _time(self, n: int, count: int) -> Float[Tensor, " B"]:
+        return self.table.t[n].to(self.clock).to(self.device).expand(count)
 
     def _step(self, n: int) -> Step:
         return self.table.at(torch.tensor([n], device=self.place))

@@ -17,6 +17,7 @@ from .flow import Flow
 from .predictions import Evidence
 from .sources import Source
 from .velocities import Eta, eta_at, step_sizes, still_noise
+from .x0_law import X0Law
 
 
 @dataclass(frozen=True)
@@ -144,24 +145,28 @@ class FromSource(Renoising):
 
 
 class FromPosterior(Renoising):
-    """Tokens are renoised from p_{0|t}(· | x_{n+1}), which is exact for any pairs."""
+    """Tokens are renoised from p_{0|t}(· | x_{n+1}), which is exact for any pairs at η = 0."""
 
-    def __init__(self, x: Int[Tensor, "B L"], chance: Float[Tensor, "#B #L"], log_p: Float[Tensor, "B L V"]) -> None:
+    def __init__(self, x: Int[Tensor, "B L"], chance: Float[Tensor, "#B #L"], law: X0Law) -> None:
         super().__init__(x, chance)
-        self.log_p = log_p
+        self.law = law
 
     def tokens(self, u: Float[Tensor, "B L"], where: Tensor) -> Int[Tensor, "B L"]:
-        at = where.nonzero(as_tuple=True)
-        out = self.x.clone()
-        out[at] = categorical(self.log_p[at], u[at])
+        out, at = self.x.clone(), where.nonzero(as_tuple=True)
+        if len(at[0]):
+            out[at] = categorical(self.law.rows(*at), u[at])
         return out
 
     def log_token(self, y: Int[Tensor, "B L"]) -> Float[Tensor, "B L"]:
-        return self.log_p.gather(-1, y[..., None])[..., 0].double()
+        """Where y differs from x; elsewhere it is not used."""
+        out, at = torch.zeros(y.shape, dtype=torch.float64, device=y.device), (y != self.x).nonzero(as_tuple=True)
+        if len(at[0]):
+            out[at] = self.law.rows(*at).gather(-1, y[at][:, None])[:, 0].double()
+        return out
 
     @property
     def other(self) -> Float[Tensor, "B L"]:
-        return self.log_p.scatter(-1, self.x[..., None], -torch.inf).double().logsumexp(-1).exp().clamp(max=1)
+        return self.law.other
 
 
 def from_context(flow: Flow, step: Step, x: Int[Tensor, "B L"], odds: Odds | None, gamma: float = 1.0) -> FromSource:
