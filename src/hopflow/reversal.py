@@ -162,8 +162,8 @@ def reversal_certificate(
     """`br` and `br_lower` on n samples of the model: both sides of -log p_θ of its own samples, in expectation.
 
     For a sample the path that made it is a draw from the exact law of paths given the sample. With it in place of one
-    of the `paths` reversed ones, minus the log of the mean weight is a lower bound in expectation. Half the distance
-    of the two bounds how far `br` is from the exact value, on samples of the model.
+    of the `paths` reversed ones, minus the log of the mean weight is a lower bound in expectation. In expectation
+    `br` is above the exact value by at most their distance, on samples of the model.
     """
     if not consistent(flow):
         raise ValueError(
