@@ -6,7 +6,7 @@ is the probability of x1 under the sampler; minus the log of a mean of K weights
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from jaxtyping import Float, Int
@@ -86,8 +86,19 @@ class ReversalEstimate(Estimate):
     @property
     def effective_paths(self) -> float:
         """(Σw)²/Σw², the number of paths that count, on average over sequences."""
-        finite = self.log_weights - self.log_weights.amax(1, keepdim=True)
-        return float((2 * finite.logsumexp(1) - (2 * finite).logsumexp(1)).exp().mean())
+        groups = self.log_weights.unflatten(1, (-1, self.paths))
+        finite = groups - groups.amax(2, keepdim=True)
+        return float((2 * finite.logsumexp(2) - (2 * finite).logsumexp(2)).exp().mean())
+
+    @property
+    def plain(self) -> Estimate:
+        """Without the weights, with what they say as `diagnostics`."""
+        own = {f.name: getattr(self, f.name) for f in fields(Estimate) if f.name != "diagnostics"}
+        return Estimate(**own, diagnostics=self._tails)
+
+    @property
+    def _tails(self) -> dict[str, float]:
+        return {"effective_paths": self.effective_paths, "log_weight_sd": self.log_weight_sd}
 
     @property
     def remark(self) -> str | None:
