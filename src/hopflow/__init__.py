@@ -73,6 +73,9 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .pretrained import save_pretrained as save_pretrained
     from .prompts import prompt as prompt
     from .recipes import Recipe as Recipe
+    from .reversal import ReversalEstimate as ReversalEstimate
+    from .reversal import reversal_bound as reversal_bound
+    from .reversal import reversal_certificate as reversal_certificate
     from .samplers import Euler as Euler
     from .samplers import RandomOrder as RandomOrder
     from .samplers import Sampler as Sampler
@@ -159,6 +162,9 @@ _HOME = {
     "coupled_number": "bounds",
     "literal_second_bound": "bounds",
     "precise_perplexity": "bounds",
+    "ReversalEstimate": "reversal",
+    "reversal_bound": "reversal",
+    "reversal_certificate": "reversal",
     "judge": "evaluation.judge",
     "generative_perplexity": "evaluation.generative",
     "Row": "evaluation.rows",

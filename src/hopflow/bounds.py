@@ -6,7 +6,7 @@ coupled_bound is the exception.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -18,11 +18,10 @@ from .couplings import Coupling, Independent
 from .draws import Count, Draw, Draws, Forced
 from .estimate import Estimate
 from .flow import Flow
-from .heads import Head, head_of
 from .integrals import Ending, Integral, LastStep, LiteralSecond, Precise, Proposal, Rates, Steps
-from .network import Network, clock_dtype, has_head, resting
+from .network import Network, clock_dtype, resting
+from .network_scores import NetworkScores
 from .paths import PathSample
-from .precision import computing
 from .predictions import Evidence
 from .reader import batch_size
 from .schedules import Positional
@@ -248,8 +247,6 @@ class _Run:
     batch: int | None
     unigram: Tensor | None = None
     precision: str = "auto"
-    dtype: str = ""
-    """What the network computed in; of a plain function, what its logits came in."""
 
     def __post_init__(self) -> None:
         if self.draws < 2:
@@ -399,29 +396,12 @@ class _Run:
             columns.append(integral.terms(control, point).sum(1, keepdim=True))
         return [column.cpu().double() * draw.weight[:, None] for column in columns]
 
-    def _scores(self, sample: PathSample) -> Scores:
-        """What the network says of this sample, whose times come in the type of the logits, at least in float32.
-
-        A head runs in float32 where its weights do, and only at positions that may move.
-        """
-        with computing(self.model, sample.xt.device, self.precision) as self.dtype:
-            if has_head(self.model):
-                return self.flow.ask(self.model, self._timed(sample, clock_dtype(self.model)), head=self._head)
-            logits = self.model(sample.xt, sample.t)
-        if self.dtype == "unknown":
-            self.dtype = str(logits.dtype).removeprefix("torch.")
-        return self.flow.scores(logits, self._timed(sample, torch.promote_types(logits.dtype, torch.float32)))
-
-    @staticmethod
-    def _timed(sample: PathSample, dtype: torch.dtype) -> PathSample:
-        return replace(sample, rest=sample.rest.to(dtype), dk=sample.dk.to(dtype))
+    @cached_property
+    def _scores(self) -> NetworkScores:
+        return NetworkScores(self.model, self.flow, self.precision)
 
     def _rows_per_call(self, x1: Int[Tensor, "N L"]) -> int:
         return self.batch or batch_size(self.model, self.flow.vocab, x1.shape[1], x1.device)
-
-    @cached_property
-    def _head(self) -> Head:
-        return head_of(self.model, self.flow.vocab)
 
     def _layout(self, units: int) -> tuple[int, int]:
         """Replicates and strata: an error under stratified times needs replicates, in all at least 16."""
@@ -436,7 +416,7 @@ class _Run:
         self.flow.schedule.check_length(x1.shape[1])
 
     def _of(self, table: Float[Tensor, "units R"], x1: Int[Tensor, "n L"], calls: int, **what: object) -> Estimate:
-        return Estimate.of(table, length=x1.shape[1], calls=calls, dtype=self.dtype, **what)
+        return Estimate.of(table, length=x1.shape[1], calls=calls, dtype=self._scores.dtype, **what)
 
     def _log_unigram(self) -> Float[Tensor, " Vd"]:
         assert self.unigram is not None

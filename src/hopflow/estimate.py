@@ -70,6 +70,8 @@ class Estimate:
     """Characters of a sequence, on average."""
     each: tuple[float, ...] = field(default=(), repr=False, compare=False)
     """Nats of each of the n, where they are known: for comparisons on the same sequences."""
+    diagnostics: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """Means over sequences that say how far the estimate can be trusted."""
 
     @classmethod
     def of(cls, draws: Float[Tensor, "n R"], **what: object) -> "Estimate":

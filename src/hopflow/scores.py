@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
@@ -143,6 +143,12 @@ class Scores:
         others, at_xt, _ = self._three
         return others - at_xt
 
+    @property
+    def log_share(self) -> Float[Tensor, "B L"]:
+        """log of the part of x1 among the tokens other than xt, by the logits; meaningless where x1 = xt."""
+        others, _, at_x1 = self._three
+        return torch.where(torch.isneginf(at_x1), -torch.inf, at_x1 - others)
+
     @cached_property
     def _three(self) -> tuple[Tensor, ...]:
         if self.at_open is not None:
@@ -200,6 +206,17 @@ def _three_of(head: Any, features: Tensor, xt: Tensor, x1: Tensor, source: Sourc
     logits = head(features)
     source.vocab.check_logits(logits)
     rowwise: Tensor = _Rowwise.apply(_three, logits, xt, x1)
+    return rowwise
+
+
+def head_three(
+    head: nn.Linear, features: Float[Tensor, "n D"], xt: Int[Tensor, " n"], x1: Int[Tensor, " n"]
+) -> Float[Tensor, "n 3"]:
+    """The log-sum-exp over the tokens other than xt, the logit of xt and that of x1, of a head over any tokens."""
+    module = kernels(head, features)
+    if module is not None:
+        return linear_three(module, features, head, xt, x1)
+    rowwise: Tensor = _Rowwise.apply(_three, head(features), xt, x1)
     return rowwise
 
 

@@ -71,7 +71,7 @@ def _component(family: type[T], data: object, where: str, depth: int) -> T:
     for name in given:
         if name not in hints:
             raise ValueError(f"{where}: {cls.__name__} has no {_show(name)}{_nearest(name, hints)}")
-    if missing := [name for name in hints if name not in given]:
+    if missing := [name for name in hints if name not in given and name not in getattr(cls, "ADDED", ())]:
         raise ValueError(f"{where}: {cls.__name__} lacks {', '.join(missing)}")
     values = {name: _value(hints[name], value, f"{where}.{name}", depth + 1) for name, value in given.items()}
     try:

@@ -82,6 +82,7 @@ def test_all_numbers_of_a_run_stand_in_one_table_and_in_its_folder(hopflow, runs
     assert json.loads(file.read_text())["rows"] == [row.as_json() for row in rows]
     held = {(row.quantity, row.eta, row.is_bound) for row in rows if row.unit == "ppl"}
     bounds = {("b0", 0.0, True), ("b1", 1.0, True), ("bn", 0.0, True), ("bn", 1.0, True), ("bk", 0.0, True)}
+    bounds |= {("br", 0.0, True), ("br", 1.0, True)}
     assert held == bounds | {("coupled", 0.0, False), ("coupled_info", 0.0, True)}
     drawn = {(row.quantity, row.eta) for row in rows if row.set == "samples"}
     wanted = ("gen_ppl", "gen_ppl_mean", "gen_bits_per_byte", "entropy_bits", "entropy_nats", "jumps", "calls")
@@ -108,7 +109,7 @@ def test_all_numbers_of_a_run_stand_in_one_table_and_in_its_folder(hopflow, runs
     assert "coupled (ExactOT, Hamming, n = 4) " in page
     assert "| no bound |" in page
     assert "coupled (no bound)" in result.out
-    assert re.match(r"held-out: at most [\d.]+ ± [\d.]+ bits per character with η = 0 \(b[0k], n = 16\)", result.out)
+    assert re.match(r"held-out: at most [\d.]+ ± [\d.]+ bits per character with η = 0 \(b[nr], n = 16\)", result.out)
     assert re.search(r"\nLower is better: random [\d.]+, unigram of the training text [\d.]+\.\n", result.out)
     assert re.search(r"the text itself\s[\d.]+ ± [\d.]+ \(n = 6\)", result.out)
     assert "b0 on held-out: 16 of " in result.err
@@ -154,15 +155,15 @@ def test_a_causal_run_reports_its_exact_value(hopflow, runs):
     assert all(row.more["retokenised"] is False for row in kept(runs / "judge") if row.quantity == "gen_ppl")
 
 
-def test_under_plain_one_line_says_why_there_is_only_bn(hopflow, tmp_path, home):
+def test_under_plain_one_line_says_why_only_the_steps_are_bounded(hopflow, tmp_path, home):
     recipe = Recipe(data=str(home / "fox.txt"), source="uniform", prediction="plain", **QUICK)
     build(recipe).train(out=tmp_path / "plain")
     result = hopflow("eval", str(tmp_path / "plain"), *FAST, "gen=false")
     assert result.code == 0
-    assert {row.quantity for row in kept(tmp_path / "plain")} == {"bn"}
+    assert {row.quantity for row in kept(tmp_path / "plain")} == {"bn", "br"}
     (line,) = [line for line in result.out.split("\n\n") if line.startswith("No bounds in continuous time")]
     assert "under Plain with Uniform they are infinite" in line.replace("\n", " ")
-    assert re.match(r"held-out: at most .* with η = 0 \(bn, n = 16\)", result.out)
+    assert re.match(r"held-out: at most .* with η = 0 \(b[nr], n = 16\)", result.out)
     assert "in 4 steps." in result.out.partition("##")[0].replace("\n", " ")
 
 

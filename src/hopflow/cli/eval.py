@@ -37,8 +37,9 @@ def evaluate(
     The rows are added to RUN/eval.json and RUN/eval.md. Settings: data=FILE|SET (may be given several times: lambada,
     wikitext-2, ptb, wikitext-103, lm1b of HOPFLOW_DATA), judge=smollm2|FOLDER|RUN, steps=32 (or 8,16,…), eta=0,1,
     temperature=1, n=64, gen=true, transport=true, retokenise=true, coupling=exact|sinkhorn|none, ot_n=64, eps=0.01,
-    detokenise=auto, length, error=0.01, seconds=60 (for the bounds of a set), rows, draws=8, batch, seed=0,
-    device=auto, threads (of a CPU; as in training), precision=auto (or float32, bf16).
+    detokenise=auto, length, error=0.01, seconds=60 (for the bounds of a set), rows, draws=8,
+    paths=8 (of br; 0 = no br), batch, seed=0, device=auto, threads (of a CPU; as in training),
+    precision=auto (or float32, bf16).
     """
     words = settings or []
     texts = tuple(word.removeprefix("data=") for word in words if word.startswith("data="))
@@ -125,6 +126,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "seconds": _number,
     "rows": whole_number,
     "draws": batch_size,
+    "paths": whole_number,
     "batch": batch_size,
     "seed": whole_number,
     "device": str,

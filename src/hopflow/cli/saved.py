@@ -92,7 +92,7 @@ def threads(
 
     chosen = choose_threads_to_read(folder, once, where, asked)
     if chosen is not None:
-        typer.echo(str(chosen), err=True)
+        echo(str(chosen), err=True)
     with using(chosen):
         yield
 

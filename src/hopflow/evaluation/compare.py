@@ -32,6 +32,7 @@ PLACE = (
     "quantity",
     "eta",
     "steps",
+    "paths",
     "temperature",
     "coupling",
     "cost",

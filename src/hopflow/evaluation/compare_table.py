@@ -224,6 +224,8 @@ def sampler_of(line: Line) -> str:
     said = [str(more.get("sampler", "-"))]
     if more.get("temperature", 1.0) != 1.0:
         said.append(f"temperature {more['temperature']:g}")
+    if more.get("paths") is not None:
+        said.append(f"{more['paths']} path{'s' * (more['paths'] > 1)}")
     if "ot_n" in more:
         eps = f", eps {more['eps']:g}" if "eps" in more else ""
         said.append(f"{more.get('coupling')} of {more['ot_n']}{eps}")

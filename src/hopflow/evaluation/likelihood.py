@@ -1,8 +1,9 @@
 """Likelihood: every bound of a flow on a test set, each with the sampler it bounds; of a causal network the value.
 
-b0, b1 and bk bound sampling in continuous time, bn sampling in a number of steps; each with the η in its row and at
-temperature 1. Where data tokens stay (from masks), all η have one bound: it is measured once. `coupled` is what the
-paper prints for models trained with optimal transport, and bounds nothing.
+b0, b1 and bk bound sampling in continuous time, bn and br sampling in a number of steps; each with the η in its row
+and at temperature 1. br comes with one path and with `paths` of them: both are bounds, their distance shows how much
+more paths would gain. Where data tokens stay (from masks), all η have one bound: it is measured once. `coupled` is
+what the paper prints for models trained with optimal transport, and bounds nothing.
 """
 
 import math
@@ -23,6 +24,7 @@ from ..estimate import Estimate, known, mean_and_error, plus_minus
 from ..flow import Flow
 from ..models.causal import Causal
 from ..network import home, resting
+from ..reversal import reversal_bound
 from ..training.streams import stream_seed
 from ..training.tasks import embedding_table
 from .measured import Measured
@@ -47,6 +49,8 @@ class Question:
     eta: float | None
     answer: Callable[[Int[Tensor, "m L"], int], list[Estimate]]
     facts: dict[str, Any]
+    each_facts: tuple[dict[str, Any], ...] = ({},)
+    """Further facts of each of the numbers, or of all if there is one entry."""
     unit: int = 1
     """Sequences that belong together."""
     alike: tuple[float, ...] = ()
@@ -64,6 +68,8 @@ class Likelihood:
     ot_n: int | None = None
     eps: float | None = None
     draws: int = 8
+    paths: int = 8
+    """Reversed paths per sequence of br, at least 2; 0 leaves it out."""
     batch: int | None = None
     """Sequences per network call, as many as suit the device unless given."""
     seed: int = 0
@@ -73,6 +79,8 @@ class Likelihood:
     def __post_init__(self) -> None:
         if isinstance(self.coupling, str) and self.coupling not in ("own", "exact", "sinkhorn", "none"):
             raise ValueError(f"coupling is own, exact, sinkhorn or none; got {self.coupling!r}")
+        if self.paths < 0 or self.paths == 1:
+            raise ValueError(f"paths must be an integer ≥ 2, or 0 to leave br out; got {self.paths}")
         if self.ot_n is not None and self.ot_n < 1:
             raise ValueError(f"ot_n counts the rows that are coupled at once, at least 1; got {self.ot_n}")
 
@@ -87,8 +95,9 @@ class Likelihood:
             watch = _Watch(say, f"{question.name} on {texts.name}", len(x1))
             found = measure(question.answer, x1, until, unit=question.unit, told=watch)
             left = max(0.0, left - watch.seconds)
-            for estimate in found.estimates:
-                row = self._row(subject, texts, question, found, estimate, references)
+            own = question.each_facts * (len(found.estimates) // len(question.each_facts))
+            for estimate, facts in zip(found.estimates, own, strict=True):
+                row = self._row(subject, texts, question, found, estimate, {**references.facts(found.rows), **facts})
                 yield row
                 yield from (_alike(row, eta) for eta in question.alike)
 
@@ -113,6 +122,8 @@ class Likelihood:
         for steps in self.steps:
             for eta in etas:
                 asked.append(self._ask(subject, "bn", (nll_bound,), eta, alike, steps=steps, eta=eta))
+        if several and self.paths:
+            asked += [self._reversal(subject, steps, eta) for steps in self.steps for eta in etas]
         if finite and flow.source.full and 0.0 in self.eta:
             asked.append(self._ask(subject, "bk", (kappa_bound,), 0.0))
         if finite and (coupling := self.test_coupling(flow)):
@@ -137,6 +148,28 @@ class Likelihood:
 
         steps = keys.get("steps")
         return Question(name, of, answer, {"sampler": _sampler(of, steps), "steps": steps}, alike=alike)
+
+    def _reversal(self, subject: Subject, steps: int, eta: float) -> Question:
+        """br with one path and with all of them, from the same weights."""
+        model, flow, counts = subject.model, subject.flow, (1, self.paths)
+        assert flow is not None
+
+        def answer(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
+            found = reversal_bound(
+                model,
+                flow,
+                x1,
+                steps=steps,
+                paths=self.paths,
+                eta=eta,
+                seed=stream_seed(self.seed, "br", turn),
+                batch=self.batch,
+                precision=self.precision,
+            )
+            return [found.with_paths(count).plain for count in counts]
+
+        facts = {"sampler": _sampler(eta, steps), "steps": steps, "draws": None}
+        return Question("br", eta, answer, facts, tuple({"paths": count} for count in counts))
 
     def _coupled(self, subject: Subject, coupling: Coupling, rows: int) -> Question:
         n = self.ot_n or min(OT_N, subject.recipe.get("ot_batch") or subject.recipe.get("batch") or OT_N, rows // 2)
@@ -181,9 +214,9 @@ class Likelihood:
         question: Question,
         found: Stopped,
         estimate: Estimate,
-        references: References,
+        further: dict[str, Any],
     ) -> Row:
-        facts = {**texts.facts, **question.facts, **references.facts(found.rows)}
+        facts = {"draws": self.draws, **texts.facts, **question.facts, **further}
         if texts.characters is not None and (characters := float(texts.characters[: found.rows].mean())):
             bits = self._bits(estimate, texts.characters[: found.rows])
             facts |= {"characters": characters, "bits_per_char": bits.value, "bits_per_char_stderr": known(bits.stderr)}
@@ -192,7 +225,6 @@ class Likelihood:
             texts.name,
             estimate,
             question.eta,
-            draws=self.draws,
             sequences=found.rows,
             of=len(texts.x1),
             stopped=found.why,
@@ -218,6 +250,7 @@ def estimated(subject: Subject, set: str, estimate: Estimate, eta: float | None,
         freedom=estimate.freedom,
         calls=estimate.calls,
         **({"infinite": estimate.infinite} if math.isinf(estimate.ppl) else {}),
+        **{name: known(value) for name, value in estimate.diagnostics.items()},
         **facts,
     )
 
@@ -241,10 +274,12 @@ def refusals(flow: Flow | None) -> list[str]:
     if not flow.prediction.settles(flow.source):
         return [
             f"no bounds in continuous time (b0, b1, bk, coupled): under {prediction} with {source} they are infinite, "
-            f"since the network goes on redrawing near t = 1; bn is of the steps that are drawn"
+            f"since the network goes on redrawing near t = 1; bn and br are of the steps that are drawn"
         ]
     if not flow.source.full and not flow.source.disjoint:
         return [f"no bk: it needs a source whose support is exactly the data tokens, and {source}'s is not"]
+    if flow.prediction.stays(flow.source):
+        return ["no br: data tokens stay, so that b0 and bn are already tight"]
     return []
 
 

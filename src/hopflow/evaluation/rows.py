@@ -17,6 +17,8 @@ DECIDES = (
     *("recipe_hash", "checkpoint", "weights", "dtype", "seed"),
 )
 """What makes two rows estimates of the same number, from the same draws."""
+DECIDES_TOO = ("paths",)
+"""Likewise, in the rows that have them: the keys of all other rows stay as earlier versions wrote them."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ class Row:
     def key(self) -> str:
         """Equal for two rows that estimate the same number from the same draws."""
         content = self.as_json()
-        return json.dumps([content.get(name) for name in DECIDES])
+        own = [[name, content[name]] for name in DECIDES_TOO if content.get(name) is not None]
+        return json.dumps([content.get(name) for name in DECIDES] + own)
 
     def __str__(self) -> str:
         bound = "a bound" if self.is_bound else "exact" if self.more.get("exact") else "not a bound"

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
+from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
@@ -101,7 +102,10 @@ def beside(parts: Sequence[Estimate]) -> Estimate:
     between = math.fsum(part.n * (part.nats - nats) ** 2 for part in parts)
     stderr = math.sqrt((within + between) / (n - 1) / n)
     each = tuple(chain.from_iterable(part.each for part in parts))
-    return replace(parts[0], nats=nats, stderr=stderr, draw_stderr=draws, n=n, calls=calls, freedom=n - 1, each=each)
+    averages = {key: math.fsum(part.n * part.diagnostics[key] for part in parts) / n for key in parts[0].diagnostics}
+    found: dict[str, Any] = {"nats": nats, "stderr": stderr, "draw_stderr": draws, "n": n}
+    found |= {"calls": calls, "freedom": n - 1}
+    return replace(parts[0], **found, each=each, diagnostics=averages)
 
 
 def again(passes: Sequence[Estimate]) -> Estimate:
@@ -115,7 +119,9 @@ def again(passes: Sequence[Estimate]) -> Estimate:
     stderr = math.nan if math.isnan(sequences) else math.sqrt(max(draws, draws + sequences))
     each = tuple(math.fsum(values) / times for values in zip(*(one.each for one in passes), strict=True))
     calls = sum(one.calls for one in passes)
-    return replace(first, nats=nats, stderr=stderr, draw_stderr=math.sqrt(draws), calls=calls, each=each)
+    averages = {key: math.fsum(one.diagnostics[key] for one in passes) / times for key in first.diagnostics}
+    found: dict[str, Any] = {"nats": nats, "stderr": stderr, "draw_stderr": math.sqrt(draws), "calls": calls}
+    return replace(first, **found, each=each, diagnostics=averages)
 
 
 def _cautious(estimate: Estimate) -> Estimate:

@@ -47,6 +47,8 @@ class Suite:
     ot_n: int | None = None
     eps: float | None = None
     draws: int = 8
+    paths: int = 8
+    """Reversed paths per sequence of br, at least 2; 0 leaves it out."""
     batch: int | None = None
     """Sequences per network call of a bound, as many as suit the device unless given."""
     precision: str = "auto"
@@ -77,7 +79,9 @@ class Suite:
     def likelihood(self) -> Likelihood:
         until = Until(self.error, self.seconds, self.rows)
         coupled = (self.coupling, self.ot_n, self.eps)
-        return Likelihood(self.eta, self.steps, *coupled, self.draws, self.batch, self.seed, until, self.precision)
+        return Likelihood(
+            self.eta, self.steps, *coupled, self.draws, self.paths, self.batch, self.seed, until, self.precision
+        )
 
     def run(
         self, subject: Subject, x1: Int[Tensor, "n L"] | None = None, *, offline: bool = False, progress: Progress

@@ -24,6 +24,8 @@ SHOWN = {
     "calls": "network calls",
 }
 """Of the samples' numbers those that are shown, and their headings; the file holds all."""
+LIGHT = 0.5
+"""Share of the paths of br that must count; below it the bound has not converged."""
 PARTS = ("nats_draw_stderr", "nats_sequence_stderr")
 """Of the error of nats."""
 
@@ -146,6 +148,8 @@ def _likelihood(row: Row, copies: Sequence[Row]) -> dict[str, str]:
 
 
 def _name(row: Row) -> str:
+    if (paths := row.more.get("paths")) is not None:
+        return f"{row.quantity} ({paths} path{'s' * (paths > 1)})"
     if "ot_n" not in row.more:
         return row.quantity
     eps = f", eps {row.more['eps']:g}" if "eps" in row.more else ""
@@ -164,10 +168,21 @@ def _origin(rows: Sequence[Row], same: dict[str, str], full: bool) -> str:
     said += [row.dtype, f"weights: {more['weights']}"]
     if "data_sha256" in more:
         said.append(f"text: {more['detokenised']}, {more['split']}, sha256 of its tokens {more['data_sha256'][:12]}")
+    said += _heavy(rows)
     if more.get("trained_on"):
         said.append("this is the text that the run was trained on")
     said.append("± is the standard error" + ("; `draws` and `sequences` are its parts, in nats" if full else ""))
     return f"{'; '.join(said)}."
+
+
+def _heavy(rows: Sequence[Row]) -> list[str]:
+    """What is said of br where few of its paths count."""
+    found = [row for row in rows if row.more.get("paths", 1) > 1]
+    for row in sorted(found, key=lambda row: row.more["effective_paths"] / row.more["paths"]):
+        paths, count = row.more["paths"], row.more["effective_paths"]
+        if count < LIGHT * paths:
+            return [f"br: {paths} paths count as {count:.1f}, so that paths={8 * paths} would lower it"]
+    return []
 
 
 def _points(rows: Sequence[Row], width: int | None) -> list[str]:

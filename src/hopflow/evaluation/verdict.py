@@ -39,9 +39,13 @@ def _newest(rows: Sequence[Row]) -> list[Row]:
 def _chosen(rows: Sequence[Row]) -> list[list[Row]]:
     """For each sampler its best number, together with those that are the same by theory.
 
-    A sampler is an η in continuous time, or where no such bound exists, in the most steps.
+    A sampler is an η in the most steps that br bounds; without br in continuous time, or else in the most steps.
     """
     numbers = [row for row in rows if row.is_bound or row.more.get("exact")]
+    if reversed_ := [row for row in numbers if row.quantity == "br"]:
+        most = max((row.more["steps"], row.more["paths"]) for row in reversed_)
+        numbers = [row for row in reversed_ if (row.more["steps"], row.more["paths"]) == most]
+        numbers += [row for row in rows if row.quantity == "bn" and row.more["steps"] == most[0]]
     steps = max((row.more.get("steps") or 0 for row in numbers), default=0)
     if continuous := [row for row in numbers if row.more.get("steps") is None]:
         numbers, steps = continuous, 0

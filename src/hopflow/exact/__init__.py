@@ -4,6 +4,7 @@ from .bounds import bound, coupled, implied_nll, kappa_bound, precise_nll
 from .dynamics import PathKL, Velocity, kl_bound
 from .oracle import Moment, Oracle
 from .perfect import Perfect
+from .reversal import Reversal, predictive_x0
 from .space import Joint, Space, Table
 from .transport import chosen_rows, dynamic_cost, kantorovich_cost, mutual_information
 
@@ -13,6 +14,7 @@ __all__ = [
     "Oracle",
     "PathKL",
     "Perfect",
+    "Reversal",
     "Space",
     "Table",
     "Velocity",
@@ -26,4 +28,5 @@ __all__ = [
     "kl_bound",
     "mutual_information",
     "precise_nll",
+    "predictive_x0",
 ]

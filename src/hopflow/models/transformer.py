@@ -11,6 +11,7 @@ from .attention import Attention
 from .blocks import Begun, Block, Clock, Norm, PlainBranch, TimedBranch, TimedNorm
 from .sizes import Size
 from .stack import Stack, check_dropout, check_tokens
+from .x0_head import X0Head
 
 
 class Transformer(Stack):
@@ -18,8 +19,10 @@ class Transformer(Stack):
 
     It embeds data tokens and masks, and predicts data tokens only. With a disjoint source what is to be predicted does
     not depend on time (Prop. A.3): `time=False` leaves the clock out, t is then ignored, and norms have weights of
-    their own.
+    their own. `predict_x0` adds a head that predicts x0, for the reversal bound of flows with a coupling.
     """
+
+    ADDED = ("predict_x0",)
 
     def __init__(
         self,
@@ -29,6 +32,7 @@ class Transformer(Stack):
         dropout: float = 0.1,
         time: bool = True,
         recompute: bool = False,
+        predict_x0: bool = False,
     ) -> None:
         size = Size.of(size)
         check_dropout(dropout)
@@ -38,6 +42,8 @@ class Transformer(Stack):
         super().__init__(vocab.size, vocab.data, size, blocks, norm, recompute)
         self.vocab, self.dropout, self.time = vocab, dropout, time
         self.clock = Clock() if time else None
+        self.predict_x0 = predict_x0
+        self.x0_head = X0Head(size.width, vocab) if predict_x0 else None  # last: the other weights stay as they are
 
     def forward(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:
         out: Tensor = self.head(self.features(xt, t))

@@ -76,11 +76,20 @@ def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], No
 def _network(recipe: Recipe, flow: Flow | None, vocab_size: int) -> Model:
     """The network that a recipe names, with weights from torch's default generator, or from that of `Seeded`."""
     size, dropout = recipe.size, recipe.dropout
+    if recipe.predict_x0 and recipe.model != "transformer":
+        raise ValueError(f"predict_x0=true needs model=transformer, got model={recipe.model}")
     if flow is None:
         return Causal(vocab_size, size, dropout=dropout, recompute=recipe.recompute)
     if recipe.model == "convolutional":
         return Convolutional(flow.vocab, size, dropout=dropout, time=recipe.time)
-    return Transformer(flow.vocab, size, dropout=dropout, time=recipe.time, recompute=recipe.recompute)
+    return Transformer(
+        flow.vocab,
+        size,
+        dropout=dropout,
+        time=recipe.time,
+        recompute=recipe.recompute,
+        predict_x0=recipe.predict_x0,
+    )
 
 
 def flow_of(recipe: Recipe, counts: torch.Tensor) -> Flow:

@@ -40,6 +40,7 @@ class Recipe(Settings):
     cost: str = learns("hamming", "of the coupling: hamming, squared_embedding, one_step_likelihood")
     eps: float = learns(0.01, "of sinkhorn: its entropy, relative to the largest cost")
     draw: str = learns("rows", "of sinkhorn: rows draws from the plan with repeats, permutation without")
+    predict_x0: bool = runs(False, "train a second head that predicts x0; the bound br of coupled pairs needs it")
     init: str | None = learns(None, "a run whose weights to start from")
     out: str | None = runs(None, "the run's folder; runs/NAME")
 

@@ -78,6 +78,8 @@ def sampler(line: Line, judges: Mapping[str, str]) -> str:
     said = [str(more.get("sampler", "-"))]
     if more.get("temperature", 1.0) not in (1.0, None):
         said.append(f"temperature {more['temperature']:g}")
+    if more.get("paths") is not None:
+        said.append(f"{more['paths']} path{'s' * (more['paths'] > 1)}")
     if "ot_n" in more:
         eps = f", eps {more['eps']:g}" if "eps" in more else ""
         said.append(f"{more.get('coupling')}, batches of {more['ot_n']}{eps}")

@@ -156,7 +156,15 @@ class FlowLoss(nn.Module):
     def forward(self, count: int | None, *sample: Tensor) -> Float[Tensor, " B"]:
         """Of a `PathSample`, field by field; `count` of its positions are open."""
         point = PathSample(*sample)
-        return self.flow.objective(self.flow.ask(self.model, point, body=self._body, count=count), point)
+        x0_head = getattr(self.model, "x0_head", None)
+        if x0_head is None:
+            return self.flow.objective(self.flow.ask(self.model, point, body=self._body, count=count), point)
+        body: Any = self._body or self.model.features
+        features = body(point.xt, point.t)
+        nats = self.flow.objective(self.flow.ask(self.model, point, body=lambda *_: features, count=count), point)
+        # the head's gradient and not its nats: the loss is the flow's
+        more = x0_head.nats(features, point)
+        return nats + (more - more.detach())
 
 
 class FlowTask(Task):
@@ -175,6 +183,9 @@ class FlowTask(Task):
                 f"property `table` (V, D), or take another cost, such as Hamming()"
             )
         self.model, self.flow = model, flow
+        x0_head, counts = getattr(model, "x0_head", None), getattr(corpus, "counts", None)
+        if x0_head is not None and counts is not None:
+            x0_head.fit(counts)
         self.loss = FlowLoss(model, flow)
         self.average: Ema | None = None
         """What the OT cost reads in place of the network's own embedding table: its average."""

@@ -22,6 +22,7 @@ from torch import nn
 from ..couplings import Independent
 from ..flow import Flow
 from ..precision import autocast, choose_precision
+from ..pretrained import Damaged
 from . import checkpoint
 from .devices import cores
 from .settings import Settings
@@ -96,7 +97,7 @@ def choose_threads_to_read(folder: Path, once: Pass, device: torch.device, asked
         return None
     try:
         facts = checkpoint.facts(folder)
-    except checkpoint.Damaged:  # a saved network, which has none
+    except Damaged:  # a saved network, which has none
         facts = {}
     if found := _set_or_stored(asked, facts, "as in training"):
         return found

@@ -125,7 +125,7 @@ class Trainer:
             # processes average their gradients; each holds an equal share of the rows
             (loss * (self.share.world / tokens)).backward()
             nats += loss.detach()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        norm = self._clip()
         numbers = self._agreed(nats, norm, asked(), due())
         before, self._last = self._last, Outcome(step, tokens, numbers)
         if self._sound is None:
@@ -208,6 +208,16 @@ class Trainer:
         file = folder / (f"not-finite-{step}-{self.share.rank}.json" if self.share.rank else f"not-finite-{step}.json")
         atomic.write(file, json.dumps(facts).encode())
         return file
+
+    def _clip(self) -> Tensor:
+        """Clip the gradient; its norm. A head for x0 is clipped by itself, so that it changes no other weight."""
+        x0_head = getattr(self.model, "x0_head", None)
+        if x0_head is None:
+            return nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        apart = set(x0_head.parameters())
+        others = [parameter for parameter in self.model.parameters() if parameter not in apart]
+        norm = nn.utils.clip_grad_norm_(others, self.settings.clip)
+        return norm + 0 * nn.utils.clip_grad_norm_(apart, self.settings.clip)  # NaN where that one is not finite
 
     def _ot_average(self) -> Ema | None:
         if not self.settings.ot_ema or not isinstance(self.task, FlowTask):

@@ -1,0 +1,93 @@
+"""The head that predicts x0: what else is learned stays the same, and its law is the posterior of x0."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import hopflow as hf
+import toys
+from hopflow.models import Size, Transformer
+from hopflow.pretrained import CONFIG, from_pretrained, save_pretrained, sealed
+from hopflow.training.loop import train
+from hopflow.training.metrics import read
+from hopflow.x0_prediction import smoothed, x0_nats, x0_shift
+from texts import Letters
+
+KEYS = {"workers": 0, "log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "warmup": 5, "lr": 3e-3}
+
+
+def trained(out, source, coupling, **keys):
+    corpus = Letters()
+    flow = hf.Flow(source.fit(corpus.counts), coupling=coupling)
+    torch.manual_seed(0)
+    model = Transformer(flow.vocab, Size(layers=1, width=32, heads=2), dropout=0.1, **keys)
+    train(model, flow, corpus, out=out, steps=12, batch=8, ot_batch=16, weight_ema=0.99, clip=0.5, **KEYS)
+    return [(row["loss"], row["grad_norm"]) for row in read(out / "metrics.jsonl")], model
+
+
+@pytest.mark.parametrize("source", [hf.MultiMask, hf.BagOfWords])
+def test_with_the_head_losses_and_all_other_weights_are_the_same_bits(tmp_path, source):
+    coupling = hf.ExactOT(hf.SquaredEmbedding())
+    without, plain = trained(tmp_path / "without", source, coupling)
+    with_, model = trained(tmp_path / "with", source, coupling, predict_x0=True)
+    assert with_ == without
+    state = model.state_dict()
+    for name, value in plain.state_dict().items():
+        assert torch.equal(state[name], value), name
+    assert float(model.x0_head.linear.weight.detach().abs().max()) > 0
+
+
+def test_a_checkpoint_holds_the_head_and_the_frequencies_of_the_text(tmp_path):
+    _, model = trained(tmp_path / "run", hf.BagOfWords, hf.Independent(), predict_x0=True)
+    found = from_pretrained(tmp_path / "run").model
+    expected = smoothed(Letters().counts)
+    torch.testing.assert_close(found.x0_head.unigram, expected)
+    assert float(expected.min()) > 0
+    assert found.x0_head.linear.weight.shape == model.x0_head.linear.weight.shape
+
+
+def test_a_file_of_an_earlier_version_has_no_such_head(tmp_path):
+    vocab = hf.Vocab(3)
+    save_pretrained(tmp_path, Transformer(vocab, Size(1, 8, 2)))
+    config = json.loads((tmp_path / CONFIG).read_text())
+    del config["model"]["predict_x0"]
+    (weights,) = (name for name in config["sha256"] if name != CONFIG)
+    digest = config.pop("sha256")[weights]
+    (tmp_path / CONFIG).write_text(sealed(config, weights, digest))
+    assert from_pretrained(tmp_path).model.x0_head is None
+
+
+@pytest.mark.parametrize("name", toys.SOURCES)
+def test_for_independent_pairs_of_one_token_the_source_and_the_evidence_are_the_posterior(name):
+    """Logits log p0 with the mirrored evidence of the true frequencies: p_{0|t}(x0 | xt) by Bayes' rule."""
+    flow = toys.oracle(name, length=1, network=None, seed=2)
+    vocab, p0 = flow.flow.vocab, flow.p0
+    for t in (0.2, 0.7):
+        moment = flow.at(t)
+        exact = hf.exact.predictive_x0(flow, moment)[0, :, 0]  # (xt, x0)
+        logits = p0.log().expand(vocab.size, -1).clone()
+        shift = x0_shift(torch.arange(vocab.size), torch.tensor(1 - t, dtype=torch.float64), flow.q)
+        logits.diagonal().add_(torch.where(torch.isinf(shift), 1e3, shift))
+        law = logits.softmax(1)
+        possible = flow.marginal(moment)[0] > 0
+        torch.testing.assert_close(law[possible], exact[possible], atol=1e-9, rtol=0)
+
+
+def test_the_heads_loss_is_the_cross_entropy_of_that_law():
+    vocab = hf.Vocab(3, 1)
+    head = torch.nn.Linear(5, 4).double()
+    features = torch.randn(6, 2, 5, generator=toys.generator(1), dtype=torch.float64)
+    flow = hf.Flow(hf.Uniform(vocab))
+    x0, x1 = (torch.randint(3, (6, 2), generator=toys.generator(i)) for i in (2, 3))
+    x0[0, 0] = 3
+    sample = flow.path.sample(x0, x1, torch.rand(6, generator=toys.generator(4), dtype=torch.float64))
+    unigram = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    shift = x0_shift(sample.xt, sample.rest.expand(6, 2), unigram)
+    logits = head(features).clone()
+    logits.scatter_add_(-1, sample.xt[..., None], torch.where(torch.isinf(shift), 0.0, shift)[..., None])
+    nats = -logits.log_softmax(-1).gather(-1, x0[..., None])[..., 0]
+    target = torch.where(torch.isinf(shift), 0.0, nats).sum(1)
+    torch.testing.assert_close(x0_nats(head, features, sample, unigram), target)
+    assert math.isfinite(float(target.detach().sum()))

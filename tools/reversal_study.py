@@ -1,0 +1,154 @@
+"""Measure the reversal bound beside the other bounds, or how long it takes. One JSON line per number.
+
+python tools/reversal_study.py morse --out runs/reversal        # the demo's networks, K = 1, 8, 64
+python tools/reversal_study.py run RUN --data FILE              # any run, on rows of a text
+python tools/reversal_study.py speed --device cuda              # a new `small` bag-of-words network
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import hopflow as hf
+from hopflow import demo
+from hopflow.estimate import Estimate
+
+
+def line(**content: Any) -> None:
+    print(json.dumps(content), flush=True)
+
+
+def shown(estimate: Estimate, **more: Any) -> None:
+    """A bound as one line."""
+    line(
+        quantity=estimate.quantity,
+        ppl=round(estimate.ppl, 5),
+        ppl_stderr=round(estimate.ppl_stderr, 5),
+        ppl_draw_stderr=round(estimate.ppl * estimate.draw_stderr / estimate.length, 5),
+        nats=round(estimate.nats, 4),
+        eta=estimate.eta,
+        calls=estimate.calls,
+        n=estimate.n,
+        dtype=estimate.dtype,
+        **more,
+    )
+
+
+def timed(name: str, estimate: Any) -> None:
+    """The estimate, printed with its seconds."""
+    start = time.perf_counter()
+    found = estimate()
+    shown(found, run=name, seconds=round(time.perf_counter() - start, 2))
+
+
+def bounds(name: str, model: Any, flow: hf.Flow, x1: Tensor, arguments: argparse.Namespace) -> None:
+    """b0, b1, bk and bn, then br for every number of paths from one set of weights."""
+    how = {"draws": arguments.draws, "seed": 2}
+    if flow.prediction.settles(flow.source):
+        timed(name, lambda: hf.nll_bound(model, flow, x1, eta=0, **how))
+        timed(name, lambda: hf.nll_bound(model, flow, x1, eta=1, **how))
+        if flow.source.full:
+            timed(name, lambda: hf.kappa_bound(model, flow, x1, **how))
+    timed(name, lambda: hf.nll_bound(model, flow, x1, steps=arguments.steps, **how))
+    for gamma in arguments.gamma:
+        start = time.perf_counter()
+        found = hf.reversal_bound(
+            model, flow, x1, steps=arguments.steps, paths=arguments.paths, gamma=gamma, eta=arguments.eta, seed=3
+        )
+        seconds = round(time.perf_counter() - start, 2)
+        for paths, estimate in found.by_paths.items():
+            shown(estimate, run=name, steps=arguments.steps, paths=paths, gamma=gamma)
+        line(
+            run=name,
+            quantity="weights",
+            seconds=seconds,
+            log_weight_sd=found.log_weight_sd,
+            effective_paths=found.effective_paths,
+            remark=found.remark,
+        )
+
+
+def certificate(name: str, model: Any, flow: hf.Flow, length: int, arguments: argparse.Namespace) -> None:
+    """Both sides on samples of the model."""
+    for estimate in hf.reversal_certificate(
+        model, flow, n=arguments.rows, length=length, steps=arguments.steps, paths=arguments.paths, eta=arguments.eta
+    ):
+        shown(estimate, run=name, of="samples", paths=arguments.paths)
+
+
+def morse(arguments: argparse.Namespace) -> None:
+    """The two networks of `hopflow demo`, trained here unless their folders exist."""
+    corpus = demo.text(arguments.offline, print)
+    for name in demo.COUPLINGS:
+        folder = Path(arguments.out) / name
+        keys = demo.recipe(name, corpus)
+        flow = demo.flow_of(keys, corpus.counts)
+        if not folder.exists():
+            torch.manual_seed(keys.seed)
+            demo.train(hf.Convolutional(flow.vocab, keys.size), flow, corpus, out=folder, settings=keys)
+        measured(name, hf.from_pretrained(folder, device=arguments.device), corpus.test, arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    found = hf.from_pretrained(arguments.run, device=arguments.device)
+    corpus = hf.data.load(arguments.data, tokens=arguments.tokens, length=arguments.length)
+    measured(arguments.run, found, corpus.test, arguments)
+
+
+def measured(name: str, found: Any, test: Tensor, arguments: argparse.Namespace) -> None:
+    x1 = test[: arguments.rows].to(arguments.device)
+    bounds(name, found.model, found.flow, x1, arguments)
+    if arguments.certificate:
+        certificate(name, found.model, found.flow, x1.shape[1], arguments)
+
+
+def speed(arguments: argparse.Namespace) -> None:
+    """A new network costs what a trained one does."""
+    count, device = arguments.vocab, torch.device(arguments.device)
+    weights = 1 / torch.arange(1, count + 1, dtype=torch.float64)
+    vocab = hf.Vocab(count)
+    source = hf.BagOfWords(vocab, tuple((weights / weights.sum()).tolist()))
+    torch.manual_seed(0)
+    model, flow = hf.Transformer(vocab, arguments.size).to(device), hf.Flow(source)
+    x1 = source.sample(arguments.rows, arguments.length, generator=torch.Generator().manual_seed(1)).to(device)
+    hf.reversal_bound(model, flow, x1[:8], steps=4, paths=1)  # kernels are compiled at their first use
+    for what, call in {
+        "b0": lambda: hf.nll_bound(model, flow, x1, draws=arguments.draws),
+        "br": lambda: hf.reversal_bound(model, flow, x1, steps=arguments.steps, paths=arguments.paths),
+    }.items():
+        start = time.perf_counter()
+        found = call()
+        seconds = time.perf_counter() - start
+        shown(found, run=f"speed {what}", seconds=round(seconds, 2), rows=arguments.rows, steps=arguments.steps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("morse", "run", "speed"))
+    parser.add_argument("run", nargs="?", help="folder of a run, for `run`")
+    parser.add_argument("--out", default="runs/reversal_study")
+    parser.add_argument("--data", default="shakespeare")
+    parser.add_argument("--tokens", default="morse")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--rows", type=int, default=48)
+    parser.add_argument("--steps", type=int, default=128)
+    parser.add_argument("--paths", type=int, default=64)
+    parser.add_argument("--gamma", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--eta", type=float, default=0.0)
+    parser.add_argument("--draws", type=int, default=16)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--size", default="small")
+    parser.add_argument("--vocab", type=int, default=50_257)
+    parser.add_argument("--offline", action="store_true")
+    parser.add_argument("--certificate", action="store_true", help="also bound samples of the model from both sides")
+    arguments = parser.parse_args()
+    {"morse": morse, "run": run, "speed": speed}[arguments.what](arguments)
+
+
+if __name__ == "__main__":
+    main()
