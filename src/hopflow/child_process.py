@@ -45,6 +45,14 @@ class PythonProcess:
     def wait(self, timeout: float | None = None) -> int:
         return self.process.wait(timeout)
 
+    def output(self, timeout: float) -> tuple[int, bytes]:
+        """Wait until it has ended: the exit code and what it wrote to stdout, if that is a pipe."""
+        try:
+            text, _ = self.process.communicate(timeout=timeout)
+            return self.process.returncode, text or b""
+        finally:
+            self.end()
+
     def end(self, grace: float = 0.0) -> int | None:
         """Wait `grace` seconds, then kill; the exit code, or None if it had to be killed."""
         try:

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..child_process import PythonProcess
+
 DEEPEST = 64  # lists and objects within each other
 LONGEST = 1 << 14  # characters of a token, a pattern or a replacement
 LONGEST_MAP = 1 << 24  # characters of a precompiled map
@@ -58,23 +60,18 @@ def try_out(definition: str, name: str) -> None:
         file = Path(folder) / "definition.json"
         file.write_bytes(definition.encode())
         # -S and -E: it imports from these folders and from nowhere else
-        command = [sys.executable, "-P", "-S", "-E", str(TRIAL), str(file), *_folders()]
-        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+        child = PythonProcess(
+            *("-S", "-E", str(TRIAL), str(file), *_folders()),
+            env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # of a panic the library prints where in its code it was
+        )
         try:
-            ended = subprocess.run(
-                command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # of a panic the library prints where in its code it was
-                timeout=PATIENCE,
-                check=False,
-            )
+            code, said = child.output(PATIENCE)
         except subprocess.TimeoutExpired:
             raise ValueError(f"{name} cannot be used: a few short texts took it more than {PATIENCE} s") from None
-    if ended.returncode:
-        reason = ended.stdout.decode(errors="replace").strip().partition("\n")[0] or _end(ended.returncode)
+    if code:
+        reason = said.decode(errors="replace").strip().partition("\n")[0] or _end(code)
         raise ValueError(
             f"{name} cannot be used: the library tokenizers failed on it: {reason[:200]}\n"
             "check its regular expressions, decoder and sizes, or use another tokenizer"
