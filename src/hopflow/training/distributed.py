@@ -29,7 +29,7 @@ from .shares import Share
 
 JOIN = "HOPFLOW_JOIN_SECONDS"
 """The environment variable with the seconds within which all processes of a run must have started."""
-JOIN_SECONDS = 45.0
+JOIN_SECONDS = 35.0
 PATIENCE = timedelta(minutes=10)
 """How long a process waits for another one later on, which may evaluate or save meanwhile."""
 
