@@ -124,6 +124,7 @@ def test_the_config_is_readable_and_complete(tmp_path):
         "dropout": 0.1,
         "time": True,
         "recompute": False,
+        "predict_x0": False,
     }
     assert config["flow"]["source"]["kind"] == "MultiMask"
     assert set(config["sha256"]) == {"config.json", "model.safetensors"}

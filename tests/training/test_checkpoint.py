@@ -5,8 +5,10 @@ import json
 import os
 import pickle
 import random
+import shutil
 import signal
 import socket
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -306,8 +308,10 @@ SPECIAL = {
 
 
 def listening(file: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(os.path.relpath(file))  # a path of more than 107 characters is no address
+    # a path of more than 107 characters is no address
+    with tempfile.TemporaryDirectory(prefix="s") as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{folder}/s")
+        shutil.move(f"{folder}/s", file)
 
 
 @pytest.mark.timeout(30)

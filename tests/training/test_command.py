@@ -370,6 +370,9 @@ def test_a_process_that_is_not_the_first_prints_plain_lines_with_its_rank(capfd,
 def test_speed_and_time_are_counted_from_where_a_run_goes_on(fox, tmp_path, monkeypatch):
     now, told, update = SimpleNamespace(seconds=100.0), [], Trainer.update
 
+    def clock() -> float:
+        return now.seconds
+
     def half_a_second(self: Trainer, step: int, **options: object) -> None:
         update(self, step, **options)
         now.seconds += 0.5
@@ -379,7 +382,7 @@ def test_speed_and_time_are_counted_from_where_a_run_goes_on(fox, tmp_path, monk
         if done == 6:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now.seconds))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=clock, monotonic=clock))
     monkeypatch.setattr(Trainer, "update", half_a_second)
     keys = {word.partition("=")[0]: word.partition("=")[2] for word in KEYS}
     recipe = resolve(fox, {**keys, "steps": "14", "log_every": "4", "out": str(tmp_path / "run")})

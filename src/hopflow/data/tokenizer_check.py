@@ -23,7 +23,7 @@ LONGEST = 1 << 14  # characters of a token, a pattern or a replacement
 LONGEST_MAP = 1 << 24  # characters of a precompiled map
 MOST_PARTS = 1000  # normalizers, pre-tokenizers and decoders, in all
 GROWTH = 1000  # how many times longer a text may become
-PATIENCE = 120  # seconds for a trial, on a busy machine
+PATIENCE = 120.0  # seconds for a trial, on a busy machine
 TRIAL = Path(__file__).with_name("tokenizer_trial.py")
 
 _survived: set[str] = set()
@@ -69,7 +69,7 @@ def try_out(definition: str, name: str) -> None:
         try:
             code, said = child.output(PATIENCE)
         except subprocess.TimeoutExpired:
-            raise ValueError(f"{name} cannot be used: a few short texts took it more than {PATIENCE} s") from None
+            raise ValueError(f"{name} cannot be used: a few short texts took it more than {PATIENCE:g} s") from None
     if code:
         reason = said.decode(errors="replace").strip().partition("\n")[0] or _end(code)
         raise ValueError(
