@@ -106,8 +106,10 @@ def test_a_trial_runs_nothing_of_the_working_directory(tmp_path, monkeypatch):
 
 def test_a_trial_is_made_once_and_not_for_byte_level_bpe(tmp_path, monkeypatch):
     trials = []
-    real = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda *args, **more: trials.append(args) or real(*args, **more))
+    real = tokenizer_check.PythonProcess
+    monkeypatch.setattr(
+        tokenizer_check, "PythonProcess", lambda *args, **more: trials.append(args) or real(*args, **more)
+    )
     for _ in range(2):
         tokenizer = from_files(written(tmp_path, word_level()), "words.json")
         tokenizer.with_end().encode("to be")
