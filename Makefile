@@ -34,7 +34,7 @@ docs: setup  ## build the documentation's site into build/site, offline; every l
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-slow: setup  ## the slow tests: wheel, long statistics
-	$(PYTEST) -m slow $(ARGS)
+	$(PYTEST) -n 2 -m slow $(ARGS)
 
 torture: setup  ## the torture tests: long fault and fuzz campaigns
 	$(PYTEST) -m torture $(ARGS)

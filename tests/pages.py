@@ -15,7 +15,7 @@ PAGES = sorted(
 )
 FENCE = re.compile(r"(?:^<!-- not run: (.+?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = {"length": 16, "batch": 4, "ot_batch": 8, "holdout": 0.1, "eval_rows": 2, "eval_samples": 2, "eval_steps": 2}
-FEW = {"n": 2, "rows": 16, "seconds": 0.1, "draws": 2}
+FEW = {"n": 2, "rows": 16, "seconds": 0.1, "draws": 2, "paths": 2}
 STEPS = 2000
 """What `hopflow train FILE` takes when it is not told."""
 

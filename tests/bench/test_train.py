@@ -56,6 +56,7 @@ def test_a_coupling_is_timed_with_its_workers_awake(monkeypatch):
     assert row.slowdown_spread > 0
 
 
+@pytest.mark.slow  # starts eight processes
 def test_couplings_are_timed_beside_the_same_trainer_without_them_now_before_and_now_after(monkeypatch):
     seen = []
     update = train.Trainer.update

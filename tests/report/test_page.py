@@ -173,6 +173,7 @@ def test_stories_are_told_apart_like_folders(tmp_path):
     assert [story.side.name for story in stories] == ["x/run", "y/run"]
 
 
+@pytest.mark.slow
 def test_a_run_of_a_hundred_thousand_logged_steps_makes_a_small_page(tmp_path):
     metrics = [coupled(i, **(LOOK if i % 100 == 99 else {})) for i in range(100_000)]
     file = report.write([make(tmp_path / "long", metrics=metrics)])
