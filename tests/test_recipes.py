@@ -1,6 +1,7 @@
 """Recipes: every one of them trains, stops, goes on, samples and is evaluated, in a size for tests."""
 
 import json
+import sys
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
 
@@ -240,6 +241,29 @@ def test_timing_a_step_changes_neither_the_network_nor_the_random_state(text):
     assert seconds_per_step(built) > 0
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(value, weights[name]) for name, value in built.model.state_dict().items())
+
+
+def test_a_step_that_needs_too_much_memory_is_timed_with_fewer_sequences(text, monkeypatch):
+    tried = []
+
+    def only_two_fit(built, sequences):
+        tried.append(sequences)
+        if sequences > 2:
+            raise torch.OutOfMemoryError("none left")
+        return 0.5, 100
+
+    monkeypatch.setattr(sys.modules["hopflow.recipes.plan"], "_try", only_two_fit)
+    built = build(replace(shrunk(named("text"), text), batch=8))
+    planned = plan(built)
+    assert tried == [4, 2]  # on a CPU a plan times 4 sequences
+    assert planned.seconds == pytest.approx(built.recipe.steps * 0.5 * 8 / 2)
+
+
+def test_a_head_for_x0_is_refused_where_the_network_has_none(text):
+    for model in ("convolutional", "causal"):
+        recipe = shrunk(named("text"), text, model=model, predict_x0=True)
+        with pytest.raises(ValueError, match=f"predict_x0=true needs model=transformer, got model={model}"):
+            build(recipe)
 
 
 def test_weights_can_be_taken_from_another_run(text, tmp_path):

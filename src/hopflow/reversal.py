@@ -20,7 +20,7 @@ from .reversed_paths import ReversedPaths
 from .sampling import generate
 from .velocities import Eta, eta_at
 
-FEW = 0.5
+LIGHT_TAILED = 0.5
 """Share of the paths that must count for the weights to be called light-tailed."""
 
 
@@ -109,7 +109,7 @@ class ReversalEstimate(Estimate):
             return "some paths of this sampler cannot be proposed: the bound does not converge to the exact value"
         if self.paths == 1:
             return "one path does not show whether the bound has converged: pass paths=8"
-        if self.effective_paths < FEW * self.paths:
+        if self.effective_paths < LIGHT_TAILED * self.paths:
             return (
                 f"the weights are heavy-tailed: {self.paths} paths count as {self.effective_paths:.1f}. "
                 f"The bound has not converged and falls with more paths."

@@ -1,6 +1,7 @@
 """Stopping: parts add up to the whole, and each rule ends the work."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -131,3 +132,12 @@ def test_several_answers_come_from_the_same_draws_and_all_must_be_good_enough():
 def test_a_rule_that_cannot_be_followed_is_refused(keys, message):
     with pytest.raises(ValueError, match=message):
         Until(**keys)
+
+
+def test_diagnostics_are_averaged_over_sequences_and_over_passes():
+    few, many = (
+        replace(Estimate.of(torch.zeros(n, 2), **WHAT), diagnostics={"effective_paths": value})
+        for n, value in ((2, 1.0), (6, 5.0))
+    )
+    assert beside([few, many]).diagnostics == {"effective_paths": 4.0}
+    assert again([few, replace(few, diagnostics={"effective_paths": 2.0})]).diagnostics == {"effective_paths": 1.5}

@@ -79,7 +79,7 @@ def read(run: str, device: str = "auto") -> Saved:
 def threads(
     folder: Path, model: Any, flow: "Flow | None", length: int | None, where: "torch.device", asked: int | None
 ) -> Iterator[None]:
-    """On a CPU with the number of threads of the training, or the fastest here; said in one line."""
+    """Set and print the number of CPU threads: that of the training, or the fastest one here."""
     import torch
 
     from ..network import clock_dtype, resting

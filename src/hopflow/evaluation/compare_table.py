@@ -220,12 +220,13 @@ def _short(line: Line, found: Comparison) -> str:
 
 
 def sampler_of(line: Line) -> str:
-    more = next(iter(line.rows.values())).more
+    row = next(iter(line.rows.values()))
+    more = row.more
     said = [str(more.get("sampler", "-"))]
     if more.get("temperature", 1.0) != 1.0:
         said.append(f"temperature {more['temperature']:g}")
-    if more.get("paths") is not None:
-        said.append(f"{more['paths']} path{'s' * (more['paths'] > 1)}")
+    if row.paths:
+        said.append(row.paths)
     if "ot_n" in more:
         eps = f", eps {more['eps']:g}" if "eps" in more else ""
         said.append(f"{more.get('coupling')} of {more['ot_n']}{eps}")

@@ -93,6 +93,12 @@ class Row:
         own = [[name, content[name]] for name in DECIDES_TOO if content.get(name) is not None]
         return json.dumps([content.get(name) for name in DECIDES] + own)
 
+    @property
+    def paths(self) -> str | None:
+        """The reversed paths of br, as "1 path" or "8 paths"; None for every other quantity."""
+        count = self.more.get("paths")
+        return None if count is None else f"{count} path{'s' * (count > 1)}"
+
     def __str__(self) -> str:
         bound = "a bound" if self.is_bound else "exact" if self.more.get("exact") else "not a bound"
         return f"{self.set}: {self.quantity} {plus_minus(self.value, self.stderr)} {self.unit} (n={self.n}, {bound})"

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from ..estimate import plus_minus
+from ..reversal import LIGHT_TAILED
 from .frontier import ITSELF, SAMPLES
 from .likelihood import CONTINUOUS
 from .rows import TRANSPORT, Row
@@ -24,8 +25,6 @@ SHOWN = {
     "calls": "network calls",
 }
 """Of the samples' numbers those that are shown, and their headings; the file holds all."""
-LIGHT = 0.5
-"""Share of the paths of br that must count; below it the bound has not converged."""
 PARTS = ("nats_draw_stderr", "nats_sequence_stderr")
 """Of the error of nats."""
 
@@ -148,8 +147,8 @@ def _likelihood(row: Row, copies: Sequence[Row]) -> dict[str, str]:
 
 
 def _name(row: Row) -> str:
-    if (paths := row.more.get("paths")) is not None:
-        return f"{row.quantity} ({paths} path{'s' * (paths > 1)})"
+    if row.paths:
+        return f"{row.quantity} ({row.paths})"
     if "ot_n" not in row.more:
         return row.quantity
     eps = f", eps {row.more['eps']:g}" if "eps" in row.more else ""
@@ -180,7 +179,7 @@ def _heavy(rows: Sequence[Row]) -> list[str]:
     found = [row for row in rows if row.more.get("paths", 1) > 1]
     for row in sorted(found, key=lambda row: row.more["effective_paths"] / row.more["paths"]):
         paths, count = row.more["paths"], row.more["effective_paths"]
-        if count < LIGHT * paths:
+        if count < LIGHT_TAILED * paths:
             return [f"br: {paths} paths count as {count:.1f}, so that paths={8 * paths} would lower it"]
     return []
 

@@ -74,12 +74,13 @@ def _quantity(line: Line) -> str:
 
 def sampler(line: Line, judges: Mapping[str, str]) -> str:
     """What a number refers to: sampler, coupling and judge."""
-    more = next(iter(line.rows.values())).more
+    row = next(iter(line.rows.values()))
+    more = row.more
     said = [str(more.get("sampler", "-"))]
     if more.get("temperature", 1.0) not in (1.0, None):
         said.append(f"temperature {more['temperature']:g}")
-    if more.get("paths") is not None:
-        said.append(f"{more['paths']} path{'s' * (more['paths'] > 1)}")
+    if row.paths:
+        said.append(row.paths)
     if "ot_n" in more:
         eps = f", eps {more['eps']:g}" if "eps" in more else ""
         said.append(f"{more.get('coupling')}, batches of {more['ot_n']}{eps}")

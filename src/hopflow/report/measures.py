@@ -45,8 +45,8 @@ def _table(story: Story, name: str, judges: Mapping[str, str]) -> Table:
 
 def _cells(row: Row, judges: Mapping[str, str]) -> tuple[str, ...]:
     said = [str(row.more.get("sampler", "-"))]
-    if row.more.get("paths") is not None:
-        said.append(f"{row.more['paths']} path{'s' * (row.more['paths'] > 1)}")
+    if row.paths:
+        said.append(row.paths)
     if "ot_n" in row.more:
         trained = row.more.get("trained_ot_n", row.more["ot_n"])
         other = f" (trained with {trained})" if trained != row.more["ot_n"] else ""
