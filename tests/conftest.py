@@ -1,7 +1,9 @@
 """Set before hopflow is imported: checked shapes, one torch thread per worker, repeatable property tests."""
 
 import os
+import re
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +28,7 @@ def checked_modules() -> list[str]:
     assert found is not None, "hopflow is not installed"
     package = Path(str(found.origin)).parent
     files = (file.relative_to(package.parent).with_suffix("") for file in package.rglob("*.py"))
-    return [".".join(file.parts) for file in files if file.name[:2] != "__" and not file.name.startswith("triton_")]
+    return [".".join(file.parts) for file in files if file.name[:2] != "__" and not file.name.endswith("_triton")]
 
 
 if find_spec("beartype"):  # a machine may have only what hopflow itself needs
@@ -38,16 +40,61 @@ settings.register_profile(
 settings.load_profile("hopflow")
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch) -> Path:
+    """A cache folder of its own for every test."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("HOPFLOW_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture
 def hopflow(monkeypatch, capsys):
-    """Run a command in this process: its exit code, stdout and stderr."""
-    from hopflow import cli
+    """Run a command in this process.
 
-    def command(*arguments: str) -> SimpleNamespace:
-        monkeypatch.setattr(sys, "argv", ["hopflow", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
+    Returns its exit code, stdout, stderr, the error message on stderr, and the facts `name: value` on stderr.
+    """
+    import commands
+
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command line replaces it
+
+    def command(*arguments: object) -> SimpleNamespace:
+        capsys.readouterr()
+        code = commands.exit_code(*arguments)
         out, err = capsys.readouterr()
-        return SimpleNamespace(code=end.value.code, out=out, err=err)
+        message = err[err.index("hopflow: ") :] if "hopflow: " in err else ""
+        facts = dict(re.findall(r"^([a-z ]+): +(.*)$", err, re.MULTILINE))
+        return SimpleNamespace(code=code, out=out, err=err, message=message, facts=facts)
 
     return command
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory):
+    """One training step in this process, so that forked processes need not import what it uses."""
+    import commands
+
+    home = tmp_path_factory.mktemp("warm")
+    (home / "fox.txt").write_text(commands.FOX)
+    words = ["train", str(home / "fox.txt"), *commands.SMALL, "steps=1", "workers=0", f"out={home / 'run'}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOPFLOW_CACHE", str(home / "cache"))
+        assert commands.exit_code(*words) == 0
+
+
+@pytest.fixture
+def fox(warm, tmp_path, monkeypatch):
+    """A small text file; what is computed from it is cached in the test's folder."""
+    import commands
+
+    monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "fox.txt"
+    file.write_text(commands.FOX)
+    return str(file)
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left():
+    yield
+    if "commands" in sys.modules:
+        sys.modules["commands"].end_all()

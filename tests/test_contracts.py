@@ -7,13 +7,17 @@ from itertools import product
 
 import pytest
 import torch
-
 from cases import SOURCES, VOCAB, name, random_logits
-from hopflow import costs, couplings, objectives, picks, predictions, schedules
+from toys import generator
+
+from hopflow import costs, couplings, objectives, predictions, schedules
 from hopflow.flow import Flow
 from hopflow.objectives import NoisyCrossEntropy
+from hopflow.recipes import components
+from hopflow.sampling import samplers, time_grids
+from hopflow.sampling.time_grids import GivenGrid
 from hopflow.schedules import Cosine, Linear, Positional
-from toys import generator
+from hopflow.transport import plan_sampling
 
 POSITIONAL = Positional((Linear(), Cosine(), Linear(), Cosine()))
 FAMILIES = {
@@ -21,9 +25,11 @@ FAMILIES = {
     "schedules": (*schedules.EXAMPLES, POSITIONAL),
     "predictions": predictions.EXAMPLES,
     "costs": costs.EXAMPLES,
-    "picks": picks.EXAMPLES,
+    "picks": plan_sampling.EXAMPLES,
     "couplings": couplings.EXAMPLES,
     "objectives": objectives.EXAMPLES,
+    "samplers": samplers.EXAMPLES,
+    "grids": (*time_grids.EXAMPLES, GivenGrid((0.0, 0.1, 0.4, 1.0))),
 }
 COMPONENTS = [component for family in FAMILIES.values() for component in family]
 each = pytest.mark.parametrize("component", COMPONENTS, ids=name)
@@ -58,6 +64,21 @@ def test_a_component_survives_a_trip_to_another_process_also_after_use(component
 def test_a_component_and_what_it_does_are_explained(component):
     assert type(component).__doc__
     assert not type(component).__doc__.startswith(f"{name(component)}(")  # what a dataclass writes by itself
+
+
+@each
+def test_a_component_prints_in_one_line_that_begins_with_its_class(component):
+    assert str(component).startswith(f"{name(component)}(")
+    assert "\n" not in str(component)
+
+
+@pytest.mark.parametrize("key", components.FAMILIES)
+def test_every_example_of_a_family_has_a_name_on_the_command_line(key):
+    family = components.FAMILIES[key]
+    words = components.members(family)
+    for component in (component for component in COMPONENTS if isinstance(component, family)):
+        assert words[components.word(type(component))] is type(component)
+        assert components.kind_of(key, components.word(type(component))) is type(component)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from cases import Allocations, name
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from cases import Allocations, name
-from hopflow import costs, products
-from hopflow.costs import EXAMPLES, Cost, Embedding, Hamming, OneStepLikelihood, SquaredEmbedding, TokenMatrix
-from hopflow.ot import assignment
 from toys import generator
+
+from hopflow import costs
+from hopflow.costs import EXAMPLES, Cost, Embedding, Hamming, OneStepLikelihood, SquaredEmbedding, TokenMatrix
+from hopflow.transport import embedding_distances
+from hopflow.transport.assignment import assignment
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def test_plain_embedding_distances_of_equal_tokens_are_zero_and_others_right_far
 def test_plain_embedding_distances_need_no_embeddings_of_all_pairs():
     x0, x1, e = rows(50, 4, 300, 0), rows(60, 4, 300, 1), table(300, 64)
     with Allocations(x0, x1, e) as made:
-        Embedding().split(x0, x1, e)
+        Embedding().cost_matrix(x0, x1, e)
     assert made.largest <= 300 * 64
 
 
@@ -104,7 +105,7 @@ def test_a_large_vocabulary_and_batch_need_no_tensor_per_position():
 
 
 def test_the_embedding_cost_asks_for_its_table():
-    with pytest.raises(ValueError, match=r"needs the embedding table: pair\(.*embedding="):
+    with pytest.raises(ValueError, match=r"needs the embedding table: call pair\(.*embedding="):
         SquaredEmbedding().matrix(rows(2, 3, 4, 0), rows(2, 3, 4, 1))
 
 
@@ -116,8 +117,8 @@ def test_sequences_without_positions_are_refused():
 
 @pytest.mark.parametrize("vocab", [3, costs.FEW_TOKENS, costs.FEW_TOKENS + 1, 2**16, 2**16 + 3, 2**24 + 3])
 def test_hamming_counts_alike_for_few_tokens_many_and_very_many(vocab, monkeypatch):
-    monkeypatch.setattr(products, "CACHED", 1000)  # several chunks
-    monkeypatch.setattr(costs, "COMPARED", 8)
+    monkeypatch.setattr(embedding_distances, "CPU_CHUNK", 1000)  # several chunks
+    monkeypatch.setattr(costs, "COMPARED_ROWS", 8)
     x0, x1 = rows(20, 33, vocab, 0), rows(17, 33, vocab, 1)
     x0[:, ::2] = vocab - 2
     x1[:, ::2] = vocab - rows(17, 17, 2, 2) - 2  # 2^24 and 2^24 + 1 are one number in float32
@@ -133,9 +134,9 @@ def test_hamming_counts_more_positions_than_a_byte_does(length):
 
 @pytest.mark.parametrize("cost", EXAMPLES, ids=name)
 def test_what_is_solved_is_the_cost_up_to_constants_of_rows_and_columns_and_pairs_pay_the_true_cost(cost, monkeypatch):
-    monkeypatch.setattr(products, "CACHED", 100)
+    monkeypatch.setattr(embedding_distances, "CPU_CHUNK", 100)
     x0, x1, e = rows(20, 5, 7, 0), rows(20, 5, 7, 1), table(7)
-    full, split = cost.matrix(x0, x1, e, network), cost.split(x0, x1, e, network)
+    full, split = cost.matrix(x0, x1, e, network), cost.cost_matrix(x0, x1, e, network)
     difference = (full - split.pairwise).double()
     centred = difference - difference.mean(0) - difference.mean(1, keepdim=True) + difference.mean()
     assert float(centred.abs().max()) < 1e-5
@@ -172,7 +173,7 @@ class Model(torch.nn.Module):
 
 
 def test_the_learned_cost_asks_for_its_network():
-    with pytest.raises(ValueError, match=r"needs the network: pair\(.*network="):
+    with pytest.raises(ValueError, match=r"needs the network: call pair\(.*network="):
         OneStepLikelihood().matrix(rows(2, 3, 4, 0), rows(2, 3, 4, 1))
 
 
@@ -202,7 +203,7 @@ def test_far_from_the_origin_distances_are_as_right_as_near_it_whether_tokens_ar
     x0, x1, e = rows(12, 30, vocab, 0), rows(9, 30, vocab, 1), (100 + table(vocab, 64).double()).to(dtype)
     near = e.double() - 100
     by_hand = (near[x1].flatten(1)[:, None] - near[x0].flatten(1)[None]).square().sum(-1)
-    split = SquaredEmbedding().split(x0, x1, e)
+    split = SquaredEmbedding().cost_matrix(x0, x1, e)
     assert split.pairwise.dtype == dtype
     assert float((split.full() - by_hand).abs().max() / by_hand.max()) < 10 * torch.finfo(dtype).eps
 
@@ -211,19 +212,19 @@ def test_what_pairs_pay_by_the_entries_of_the_matrix_is_what_they_pay_one_by_one
     """To float32's rounding; were the table not moved to its middle, to 2e-4 only."""
     x0, x1, e = rows(64, 30, 90, 0), rows(64, 30, 90, 1), 100 + table(90, 64)
     order = torch.randperm(64, generator=generator(2))
-    split = SquaredEmbedding().split(x0, x1, e)
+    split = SquaredEmbedding().cost_matrix(x0, x1, e)
     one_by_one = float(SquaredEmbedding().paired(x0[order], x1, e.double()).mean())
     assert split.paid(order) == pytest.approx(one_by_one, rel=1e-6)
-    far = products.squared_distances(x0, x1, e)
+    far = embedding_distances.squared_distances(x0, x1, e)
     assert far.paid(order) != pytest.approx(one_by_one, rel=1e-6)
 
 
 def test_part_of_a_split_is_the_split_of_its_rows():
     x0, x1, e = rows(20, 5, 7, 0), rows(20, 5, 7, 1), table(7)
     some = torch.tensor([3, 4, 11, 17])
-    part, whole = SquaredEmbedding().split(x0, x1, e).of(some), SquaredEmbedding().matrix(x0, x1, e)
+    part, whole = SquaredEmbedding().cost_matrix(x0, x1, e).of(some), SquaredEmbedding().matrix(x0, x1, e)
     torch.testing.assert_close(part.full(), whole[some][:, some])
-    assert Hamming().split(x0, x1).of(some).columns is None
+    assert Hamming().cost_matrix(x0, x1).of(some).columns is None
 
 
 @pytest.mark.parametrize("offset", [0.0, 3.0])
@@ -234,10 +235,10 @@ def test_rounded_to_bfloat16_as_on_a_gpu_the_best_pairs_are_as_good_and_cost_wha
     e += offset * torch.randn(width, generator=gen)
     law = 1 / torch.arange(1.0, vocab + 1)
     x0, x1 = torch.multinomial(law, 2 * n * 32, True, generator=gen).view(2, n, 32)
-    exact = SquaredEmbedding().split(x0, x1, e.double())
+    exact = SquaredEmbedding().cost_matrix(x0, x1, e.double())
     best = exact.paid(assignment(exact.pairwise))
-    monkeypatch.setattr(products, "rounds", lambda e: e.dtype == torch.float32)
-    rounded = SquaredEmbedding().split(x0, x1, e)
+    monkeypatch.setattr(embedding_distances, "rounds", lambda e: e.dtype == torch.float32)
+    rounded = SquaredEmbedding().cost_matrix(x0, x1, e)
     assert rounded.pairwise.dtype == torch.float32
     apart = (rounded.full().double() - exact.full()).abs().max() / exact.max()
     assert 1e-6 < float(apart) < 1e-3
@@ -253,11 +254,11 @@ def test_a_table_that_holds_nan_stays_a_nan_cost_when_it_is_narrowed():
 
 
 def test_the_embedding_cost_needs_no_tensor_of_all_positions(monkeypatch):
-    monkeypatch.setattr(products, "CACHED", 5000)
+    monkeypatch.setattr(embedding_distances, "CPU_CHUNK", 5000)
     n, length, width = 32, 64, 16
     x0, x1, e = rows(n, length, 50, 0), rows(n, length, 50, 1), table(50, width)
     with Allocations(x0, x1, e) as made:
-        SquaredEmbedding().split(x0, x1, e)
+        SquaredEmbedding().cost_matrix(x0, x1, e)
         SquaredEmbedding().paired(x0, x1, e)
     assert made.largest <= 5000 < n * length * width
 

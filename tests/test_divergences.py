@@ -1,7 +1,8 @@
 import pytest
 import torch
-
 from cases import SOURCES, VOCAB, name, random_logits, sample_at, whole_rows
+from toys import generator
+
 from hopflow.divergences import kernel_divergence, proposal_divergence, rate_divergence
 from hopflow.paths import PathSample
 from hopflow.predictions import EXAMPLES, Evidence, Plain
@@ -9,7 +10,6 @@ from hopflow.schedules import Cosine, Linear, Polynomial, Positional
 from hopflow.scores import Scores
 from hopflow.sources import BagOfWords, Uniform
 from hopflow.velocities import kernel, step_sizes, velocity
-from toys import generator
 
 each_source = pytest.mark.parametrize("source", SOURCES, ids=name)
 each_prediction = pytest.mark.parametrize("prediction", EXAMPLES, ids=name)

@@ -9,7 +9,9 @@ import torch
 from rich.console import Console
 from torch._subclasses import FakeTensorMode
 
-from hopflow import __version__, atomic, doctor, gpu
+from hopflow import __version__, doctor
+from hopflow.kernels import support
+from hopflow.system import atomic
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def test_the_report_names_versions_devices_disk_and_extras(tmp_path, console):
     report = doctor.examine(tmp_path)
     text = text_of(report, console)
     assert report.healthy
-    assert "everything essential works" in text
+    assert "all required packages work" in text
     for word in (
         __version__,
         "python",
@@ -92,7 +94,7 @@ def test_a_gpu_without_what_triton_needs_is_told_what_that_is(tmp_path, monkeypa
     report.devices["cuda"] = [card]
     report.devices["kernels_lack"] = "a C compiler"
     assert "kernels" in (text := text_of(report, console))
-    assert "Triton misses a C compiler" in text
+    assert "Triton is missing a C compiler" in text
 
 
 @pytest.fixture
@@ -100,32 +102,32 @@ def complete(tmp_path, monkeypatch):
     """A machine with Triton, gcc and headers, and nothing else."""
     (tmp_path / "Python.h").touch()
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(gpu, "find_spec", lambda name: object())
-    monkeypatch.setattr(gpu, "which", lambda name: name if name == "gcc" else None)
-    monkeypatch.setattr(gpu, "get_paths", lambda scheme: {"include": str(tmp_path)})
+    monkeypatch.setattr(support, "find_spec", lambda name: object())
+    monkeypatch.setattr(support, "which", lambda name: name if name == "gcc" else None)
+    monkeypatch.setattr(support, "get_paths", lambda scheme: {"include": str(tmp_path)})
     return tmp_path
 
 
 def test_kernels_need_triton_a_compiler_that_it_looks_for_and_headers(complete, monkeypatch):
-    assert gpu.missing() is None
+    assert support.missing_requirement() is None
     monkeypatch.setenv("CC", "cc")  # which Triton would take, and not find
-    assert "C compiler" in gpu.missing()
+    assert "C compiler" in support.missing_requirement()
     monkeypatch.delenv("CC")
     (complete / "Python.h").unlink()
-    assert "headers" in gpu.missing()
-    monkeypatch.setattr(gpu, "which", lambda name: name if name == "cc" else None)
-    assert "C compiler" in gpu.missing()
-    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
-    assert gpu.missing() == "triton"
+    assert "headers" in support.missing_requirement()
+    monkeypatch.setattr(support, "which", lambda name: name if name == "cc" else None)
+    assert "C compiler" in support.missing_requirement()
+    monkeypatch.setattr(support, "find_spec", lambda name: None)
+    assert support.missing_requirement() == "triton"
 
 
 def test_kernels_need_a_device_of_their_time(monkeypatch):
-    monkeypatch.setattr(gpu, "WORKS", True)
+    monkeypatch.setattr(support, "TRITON_WORKS", True)
     with FakeTensorMode():
         x = torch.empty(2, device="cuda")
     for major, known in ((7, False), (8, True), (9, True)):
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, m=major: SimpleNamespace(major=m))
-        assert gpu.has_kernels(x) == known
-    assert not gpu.has_kernels(torch.empty(2))
-    monkeypatch.setattr(gpu, "WORKS", False)
-    assert not gpu.has_kernels(x)
+        assert support.has_kernels(x) == known
+    assert not support.has_kernels(torch.empty(2))
+    monkeypatch.setattr(support, "TRITON_WORKS", False)
+    assert not support.has_kernels(x)

@@ -1,16 +1,18 @@
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 
 import pytest
 import torch
-
 from cases import VOCAB, random_logits, sample_at
-from hopflow.couplings import Independent
+
+from hopflow.costs import SquaredEmbedding
+from hopflow.couplings import Independent, SinkhornOT
 from hopflow.flow import Flow
 from hopflow.objectives import CrossEntropy, NoisyCrossEntropy
 from hopflow.paths import ConvexPath
 from hopflow.predictions import Evidence, Plain
 from hopflow.schedules import Cosine, Linear
-from hopflow.sources import Mask, Uniform
+from hopflow.sources import BagOfWords, Mask, Source, Uniform
+from hopflow.vocab import Vocab
 
 
 def test_a_flow_needs_a_source_and_has_sensible_parts_otherwise():
@@ -49,3 +51,32 @@ def test_the_loss_is_the_objective_of_the_flows_own_scores():
     logits = random_logits(sample, flow.source, dtype=torch.float32)
     assert flow.scores(logits, sample).prediction == Plain()
     assert torch.equal(flow.loss(logits, sample), -flow.scores(logits, sample).log_p1.sum(1))
+
+
+def test_printing_a_flow_names_every_component_and_what_is_predicted():
+    lines = str(Flow(Uniform(VOCAB), Cosine(), coupling=SinkhornOT(SquaredEmbedding()))).splitlines()
+    assert lines[0] == "Flow over 3 data tokens and 2 masks"
+    names = [line.split()[0] for line in lines[1:] if line.startswith("  ") and line[2] != " "]
+    assert names == ["source", "schedule", "prediction", "coupling", "objective", "predicts"]
+    assert "  schedule    Cosine(): k = 1 - cos(πt/2): slow at first; common for masked image and text models" in lines
+    assert max(map(len, lines)) <= 120
+
+
+def test_a_component_without_a_docstring_is_printed_without_a_summary():
+    @dataclass(frozen=True)
+    class Mine(Source):
+        def token_probs(self):
+            return torch.full((self.vocab.size,), 1 / self.vocab.size)
+
+    assert f"  source      {Mine(VOCAB)}" in str(Flow(Mine(VOCAB))).splitlines()
+
+
+def test_the_repr_of_a_flow_is_a_constructor_call():
+    flow = Flow(Mask(VOCAB), Cosine())
+    assert repr(flow).startswith("Flow(source=Mask(vocab=Vocab(data=3, masks=2)), schedule=Cosine(), ")
+    assert "\n" not in repr(flow)
+
+
+def test_a_bag_of_words_prints_its_frequencies_in_short():
+    source = BagOfWords(Vocab(1000), (0.001,) * 1000)
+    assert str(source) == "BagOfWords(vocab=Vocab(data=1000, masks=0), 1000 frequencies from 0.001 to 0.001)"

@@ -2,8 +2,8 @@ import math
 
 import pytest
 import torch
-
 from cases import SOURCES, VOCAB, name, random_logits, sample_at, whole_rows
+
 from hopflow.flow import Flow
 from hopflow.objectives import EXAMPLES, Bound, CrossEntropy, NoisyCrossEntropy
 from hopflow.paths import PathSample

@@ -2,13 +2,13 @@ import math
 
 import pytest
 import torch
+from cases import SOURCES, VOCAB, Mixed, name, random_logits, sample_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys import generator
 
-from cases import SOURCES, VOCAB, Mixed, name, random_logits, sample_at
 from hopflow.predictions import EXAMPLES, Carry, Evidence, Plain
 from hopflow.sources import BagOfWords, Mask, MultiMask, Uniform
-from toys import generator
 
 TOKENS = torch.arange(VOCAB.size)
 each_source = pytest.mark.parametrize("source", SOURCES, ids=name)
@@ -138,7 +138,7 @@ def test_gradients_are_finite_also_where_a_token_stays_for_certain(source, predi
 
 
 def test_a_prediction_knows_which_sources_let_data_stay_and_which_bounds_are_finite():
-    knows = {(name(p), name(s)): (p.stays(s), p.settles(s)) for p in EXAMPLES for s in SOURCES}
+    knows = {(name(p), name(s)): (p.keeps_data_tokens(s), p.has_finite_bounds(s)) for p in EXAMPLES for s in SOURCES}
     for (prediction, source), (stays, settles) in knows.items():
         disjoint = source in ("Mask", "MultiMask")
         assert stays == (disjoint and prediction != "Plain")

@@ -8,23 +8,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from texts import Letters
 from torch import nn
 
 import hopflow as hf
-from hopflow import atomic
-from hopflow.cli.how import PASSED, how
+from hopflow.bounds.estimate import Estimate
+from hopflow.cli.command_settings import InfillSettings
+from hopflow.cli.sampling_options import PASSED, sampling_options
 from hopflow.couplings import Independent
 from hopflow.data.tokenizers import Bytes
-from hopflow.estimate import Estimate
 from hopflow.evaluation.judge import CausalJudge
-from hopflow.evaluation.stopping import UNITS, Until
+from hopflow.evaluation.stopping import UNITS, StoppingRule
 from hopflow.models import Causal, Size
-from hopflow.report.story import Story
-from hopflow.report.summary import section
-from hopflow.sampling import WAVE
-from hopflow.training import checkpoint
-from hopflow.training.loop import train
-from texts import Letters
+from hopflow.report.run_data import RunData
+from hopflow.report.sections.summary import section
+from hopflow.runs import checkpoint
+from hopflow.sampling.sampling_run import POOL
+from hopflow.system import atomic
+from hopflow.training.train import train
 
 SMALL = Size(layers=1, width=16, heads=2)
 
@@ -40,7 +41,7 @@ class Labelled(nn.Module):
 
 
 def test_every_sequence_is_drawn_with_its_own_label_in_later_waves_too():
-    n = 3 * WAVE + 1  # at one sequence per call: three waves and one of a single sequence
+    n = 3 * POOL + 1  # at one sequence per call: three waves and one of a single sequence
     labels = torch.tensor([random.Random(i).randrange(5) for i in range(n)])
     flow = hf.Flow(hf.Mask(hf.Vocab(5, 1)))
     out = hf.generate(Labelled(), flow, n=n, length=3, steps=2, labels=labels, batch=1)
@@ -65,8 +66,8 @@ CHOSEN = {
 
 @pytest.mark.parametrize("key", CHOSEN)
 def test_a_setting_of_sample_and_infill_is_passed_on(key):
-    assert how({key: CHOSEN[key]})[key] == CHOSEN[key]
-    assert key not in how({})
+    assert sampling_options(InfillSettings(**{key: CHOSEN[key]}))[key] == CHOSEN[key]
+    assert key not in sampling_options(InfillSettings())
 
 
 def test_all_settings_that_are_passed_on_are_tested():
@@ -144,9 +145,9 @@ def estimated(n, stderr, draw_stderr=0.0):
 )
 def test_the_stopping_rule_at_its_edges(monkeypatch, estimates, rows, complete, why):
     monkeypatch.setattr("time.monotonic", lambda: 1000.0)
-    until = Until(error=0.01, seconds=60.0, rows=100)
-    assert until.why(estimates, rows, complete, started=941.0) == why
-    assert until.why(estimates, rows, complete, started=940.0) == (why or "seconds")
+    until = StoppingRule(error=0.01, seconds=60.0, rows=100)
+    assert until.reason(estimates, rows, complete, started=941.0) == why
+    assert until.reason(estimates, rows, complete, started=940.0) == (why or "seconds")
 
 
 @dataclass(frozen=True)
@@ -203,8 +204,8 @@ def test_of_padded_sequences_a_causal_network_counts_the_tokens_of_the_text(tmp_
 def test_the_loss_of_a_report_is_the_mean_of_the_last_tenth(count, tenth):
     losses = [random.Random(i).random() for i in range(count)]
     rows = [{"step": i, "loss": loss} for i, loss in enumerate(losses)]
-    table = section([Story(Path("run"), "run", metrics=rows)]).blocks[0]
-    (said,) = [cells[1] for cells in table.rows if cells[0].startswith("loss of the last batches")]
+    table = section([RunData(Path("run"), "run", metrics=rows)]).blocks[1]
+    (said,) = [cells[1] for cells in table.rows if cells[0].startswith("training loss of the last batches")]
     assert float(said.split()[0].replace("*", "")) == pytest.approx(sum(losses[-tenth:]) / tenth, rel=0.1)
     assert said.endswith(f"(n = {tenth})")
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
+from cases import name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cases import name
 from hopflow.schedules import EXAMPLES, Cosine, Linear, Polynomial, Positional, check_time
 
 POSITIONAL = Positional((Linear(), Cosine(), Polynomial(0.5)))
@@ -139,7 +139,7 @@ def test_each_position_of_a_positional_schedule_follows_its_own():
 
 @pytest.mark.parametrize("n", [0.0, -1.0, float("nan")])
 def test_a_polynomial_that_does_not_rise_is_refused(n):
-    with pytest.raises(ValueError, match="needs n > 0"):
+    with pytest.raises(ValueError, match="n must be > 0"):
         Polynomial(n)
 
 

@@ -1,17 +1,17 @@
 import pytest
 import torch
-from torch.nn.functional import linear
-
 from cases import SOURCES, VOCAB, Allocations, name, random_logits, sample_at, whole_rows
+from torch.nn.functional import linear
+from toys import generator
+
 from hopflow import scores as scores_module
 from hopflow.flow import Flow
 from hopflow.objectives import Bound, CrossEntropy
 from hopflow.paths import PathSample
 from hopflow.predictions import EXAMPLES, Evidence
-from hopflow.scores import Scores, open_places
+from hopflow.scores import Scores, open_positions
 from hopflow.sources import Uniform
 from hopflow.vocab import Vocab
-from toys import generator
 
 each_source = pytest.mark.parametrize("source", SOURCES, ids=name)
 each_prediction = pytest.mark.parametrize("prediction", EXAMPLES, ids=name)
@@ -158,7 +158,9 @@ def test_rows_in_one_chunk_or_in_many_give_the_same_loss(monkeypatch):
 @pytest.mark.parametrize("width", [2, 5])
 def test_logits_over_anything_but_the_data_tokens_are_refused(width):
     sample = sample_at(SOURCES[0], TIMES)
-    with pytest.raises(ValueError, match=r"data tokens only: its logits must end in 3 columns; got \(5, 2, "):
+    with pytest.raises(
+        ValueError, match=r"last dimension of the logits must be 3, the number of data tokens, got shape \(5, 2, "
+    ):
         Scores.from_logits(torch.zeros(5, 2, width), sample, Evidence(), SOURCES[0])
 
 
@@ -166,7 +168,7 @@ def test_logits_over_anything_but_the_data_tokens_are_refused(width):
 def test_a_head_over_anything_but_the_data_tokens_is_refused(width):
     sample = sample_at(Uniform(VOCAB), TIMES)
     features = torch.zeros(5, 2, 4)
-    with pytest.raises(ValueError, match="data tokens only"):
+    with pytest.raises(ValueError, match="the number of data tokens"):
         _ = Scores.from_head(features, lambda f: torch.zeros(len(f), width), sample, Evidence(), Uniform(VOCAB)).log_p1
 
 
@@ -198,13 +200,13 @@ def test_a_network_asked_only_where_tokens_may_move_has_the_loss_and_gradients_o
     sample = sample_at(source, TIMES)
     features, weights = head_of(VOCAB)
     model, flow = Headed(features, weights), Flow(source, prediction=prediction, objective=objective)
-    places = open_places(sample, prediction, source)
+    places = open_positions(sample, prediction, source)
     asked = flow.ask(model, sample, count=int(places.sum()) if counted else None)
     found, whole = objective(asked, sample), flow.loss(model(sample.xt, sample.t), sample)
     torch.testing.assert_close(found, whole, rtol=1e-10, atol=1e-10)
     for mine, theirs in zip(*(torch.autograd.grad(x.sum(), (features, weights)) for x in (found, whole)), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
-    if prediction.stays(source):
+    if prediction.keeps_data_tokens(source):
         assert model.rows == int(places.sum()) < places.numel()
 
 

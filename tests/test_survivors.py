@@ -8,26 +8,31 @@ import torch
 from torch import nn
 
 import hopflow as hf
-from hopflow import precision
-from hopflow.cli.eval import _steps
+from hopflow.cli.command_settings import EvalSettings
+from hopflow.cli.settings_parser import parse_settings
 from hopflow.cli.training_log import TrainingLog
 from hopflow.data import store
-from hopflow.evaluation.likelihood import _exact
+from hopflow.evaluation.best_bound import is_lower
+from hopflow.evaluation.likelihood import _causal_nll
 from hopflow.evaluation.rows import Row
-from hopflow.evaluation.verdict import _lower
 from hopflow.models import Causal, Size
-from hopflow.report.escaping import script_json
-from hopflow.sinkhorn import sinkhorn
-from hopflow.training.devices import choose_device
-from hopflow.training.ema import WeightEma
-from hopflow.training.growth import COUNT, SECONDS, Growth
+from hopflow.network import precision
+from hopflow.report.page import script_json
+from hopflow.runs.devices import choose_device
+from hopflow.training.averages import WeightEma
+from hopflow.training.pairing.pool_growth import COUNT, SECONDS, PoolGrowth
 from hopflow.training.settings import Settings
+from hopflow.transport.sinkhorn import sinkhorn
 
 SMALL = Size(layers=1, width=16, heads=2)
 
 
 def test_a_training_log_says_where_the_run_starts():
-    for done, expected in ((0, []), (3, ["resuming from step 3 of 9"]), (9, ["all 9 steps were taken before"])):
+    for done, expected in (
+        (0, []),
+        (3, ["resuming from step 3 of 9"]),
+        (9, ["the run has already finished its 9 steps"]),
+    ):
         said = []
         log = TrainingLog(9, said.append)
         log.step(done, 9)
@@ -65,24 +70,24 @@ def test_one_sequence_alone_shows_no_lower_bound():
         own |= {"value": value, "stderr": 0.01, "n": 1, "eta": 0.0, "more": {}, "each": (math.log(value),)}
         return Row("run", quantity="b0", **own)
 
-    assert _lower(row(2.0), row(3.0))  # by its error: one sequence has no spread
-    assert not _lower(row(3.0), row(2.0))
+    assert is_lower(row(2.0), row(3.0))  # by its error: one sequence has no spread
+    assert not is_lower(row(3.0), row(2.0))
 
 
 def test_the_exact_value_of_a_causal_network_has_one_degree_of_freedom_less_than_sequences():
-    (found,) = _exact(Causal(5, SMALL), 4)(torch.randint(0, 5, (6, 3)), 0)
+    (found,) = _causal_nll(Causal(5, SMALL), 4)(torch.randint(0, 5, (6, 3)), 0)
     assert (found.n, found.freedom, found.calls) == (6, 5, 1)
 
 
 @pytest.mark.parametrize(("text", "steps"), [("1", (1,)), ("8,1048576", (8, 1 << 20))])
 def test_eval_takes_steps_up_to_its_limit(text, steps):
-    assert _steps(text) == steps
+    assert parse_settings([f"steps={text}"], EvalSettings).steps == steps
 
 
 @pytest.mark.parametrize("text", ["0", "1048577"])
 def test_eval_refuses_steps_beyond_its_limit(text):
     with pytest.raises(ValueError, match="from 1 to 1048576"):
-        _steps(text)
+        parse_settings([f"steps={text}"], EvalSettings)
 
 
 def test_a_store_that_cannot_be_moved_to_its_place_is_an_error(tmp_path, monkeypatch):
@@ -111,7 +116,7 @@ class Headed(nn.Linear):
 def test_auto_precision_is_bf16_only_for_networks_with_a_head(monkeypatch):
     monkeypatch.setattr(precision, "choose_precision", lambda asked, device: "bf16")
     for model, expected in ((nn.Linear(2, 2), "float32"), (Headed(2, 2), "bf16")):
-        with precision.computing(model, torch.device("cpu")) as name:
+        with precision.use_precision(model, torch.device("cpu")) as name:
             assert name.replace("bfloat16", "bf16") == expected
 
 
@@ -122,9 +127,9 @@ def test_data_of_a_page_holds_no_nan():
 
 def test_one_more_worker_is_asked_for_after_exactly_the_couplings_that_count():
     now = [0.0]
-    growth, asked = Growth(4, lambda: now[0]), []
+    growth, asked = PoolGrowth(4, lambda: now[0]), []
     for _ in range(COUNT + 1):  # the first one starts the clock
-        asked.append(growth.note(SECONDS, 1))
+        asked.append(growth.add(SECONDS, 1))
         now[0] += 2 * SECONDS
     assert [share is not None for share in asked] == [False] * COUNT + [True]
 

@@ -3,13 +3,13 @@ from itertools import pairwise
 
 import pytest
 import torch
+from cases import SOURCES, VOCAB, name
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toys import dirichlet
 
-from cases import SOURCES, VOCAB, name
 from hopflow.schedules import EXAMPLES as SCHEDULES
 from hopflow.velocities import divergence, eta_at, kernel, step_sizes, still_noise, velocity
-from toys import dirichlet
 
 V = VOCAB.size
 ETAS = st.sampled_from([0.0, 0.25, 1.0, 2.0, 50.0])
@@ -232,5 +232,5 @@ def test_eta_may_be_a_number_or_a_function_of_t():
     "eta", [-1.0, math.nan, math.inf, lambda t: t - 0.5], ids=["negative", "nan", "inf", "function"]
 )
 def test_an_eta_that_is_negative_or_not_finite_is_refused(eta):
-    with pytest.raises(ValueError, match=r"eta must be ≥ 0 and finite \(0 is the few-hops sampler"):
+    with pytest.raises(ValueError, match=r"eta must be ≥ 0 and finite \(0 = fewest hops"):
         eta_at(eta, torch.tensor([0.0, 0.9]))

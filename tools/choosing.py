@@ -19,9 +19,9 @@ import torch
 
 import choosing_pictures
 import hopflow as hf
-from hopflow.evaluation.diversity import diversity
+from hopflow.evaluation.metrics import Samples, metric
+from hopflow.evaluation.predicted_jumps import predicted_jumps
 from hopflow.evaluation.transport import corrector_surplus
-from hopflow.training.jumps import predicted_jumps
 
 ROOT = Path(__file__).parents[1]
 RUNS = Path("runs/choosing")
@@ -127,7 +127,7 @@ def train_and_measure(case: Case, seed: int) -> dict:
     found = samples(model, flow, corpus, 0.0, seed)
     found["predicted"] = predicted(flow, corpus, case.ot_batch, seed)
     bounds = {}
-    if flow.prediction.settles(flow.source):
+    if flow.prediction.has_finite_bounds(flow.source):
         bounds |= {f"b{eta:g}": hf.nll_bound(model, flow, x1, eta=eta, **how) for eta in (0.0, 1.0)}
         if flow.source.full:
             bounds["bk"] = hf.kappa_bound(model, flow, x1, **how)
@@ -170,7 +170,7 @@ def samples(model: torch.nn.Module, flow: hf.Flow, corpus: hf.data.Corpus, eta: 
     """Jumps, entropy and, letter by letter, what the judge says; of samples drawn with this η."""
     out = hf.generate(model, flow, n=SAMPLES, length=LENGTH, steps=SAMPLER_STEPS, eta=eta, seed=seed + 1)
     jumps = out.jumps.double()
-    bits = diversity(out.tokens).entropy_bits
+    bits = metric("entropy_bits").measure(Samples(out.tokens))
     found: dict = {
         "jumps": (float(jumps.mean()), float(jumps.std()) / math.sqrt(SAMPLES)),
         "entropy": (bits.value, bits.stderr),
@@ -238,7 +238,7 @@ def page(table: dict, curves: dict, spent: float) -> str:
     share, jitter = one["b0"][1] / one["b0"][0], one["jumps"][1]
     return f"""# Choosing: the numbers
 
-What the pictures of [Choosing a flow](../choosing.md) show, measured and written by `python tools/choosing.py`:
+What the pictures of [How to choose](../choosing.md) show, measured and written by `python tools/choosing.py`:
 {spent / 60:.0f} minutes of CPU time on one thread, {versions}, {date.today()}.
 
 - Every flow is the demo's network (three convolutions, width 64): {STEPS} steps of {BATCH} sequences of {LENGTH}

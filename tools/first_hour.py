@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 import hopflow as hf
-from hopflow.training.devices import choose_device
+from hopflow.runs.devices import choose_device
 
 ROWS, DRAWS = 256, 16
 """Held-out sequences of the bounds, and draws of each."""

@@ -16,8 +16,8 @@ import torch
 
 import hopflow as hf
 from hopflow.models import Transformer
+from hopflow.runs.sharding import Share
 from hopflow.training.settings import Settings
-from hopflow.training.shares import Share
 from hopflow.training.tasks import FlowTask
 from hopflow.training.trainer import Trainer
 
@@ -73,7 +73,7 @@ def measure(flow, text, settings: Settings, size: str, device: torch.device, war
                 waited += task._pairing.report(number).seconds_waited
         trainer.settle()
         seconds = time.perf_counter() - started
-        crew = task._pairing._crew
+        crew = task._pairing._shared.pool
         workers = len(crew.workers) if crew else 0
     finally:
         task.close()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import hopflow as hf
 from hopflow import demo
-from hopflow.estimate import Estimate
+from hopflow.bounds.estimate import Estimate
 
 
 def line(**content: Any) -> None:
@@ -49,7 +49,7 @@ def timed(name: str, estimate: Any) -> None:
 def bounds(name: str, model: Any, flow: hf.Flow, x1: Tensor, arguments: argparse.Namespace) -> None:
     """b0, b1, bk and bn, then br for every number of paths from one set of weights."""
     how = {"draws": arguments.draws, "seed": 2}
-    if flow.prediction.settles(flow.source):
+    if flow.prediction.has_finite_bounds(flow.source):
         timed(name, lambda: hf.nll_bound(model, flow, x1, eta=0, **how))
         timed(name, lambda: hf.nll_bound(model, flow, x1, eta=1, **how))
         if flow.source.full:

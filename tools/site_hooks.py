@@ -4,7 +4,6 @@ A notebook is JSON with text, code and what the code printed or drew; no further
 drawn by the browser itself, without scripts or fonts.
 """
 
-import ast
 import base64
 import html
 import json
@@ -35,8 +34,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """A link to a notebook, which a code host shows by itself, leads to its page; and tables of keys are filled in."""
-    markdown = re.sub(r"<!-- keys of (\S+) -->", lambda file: keys(Path(file[1])), markdown)
+    """A link to a notebook, which a code host shows by itself, leads to its page."""
     return re.sub(r"\]\(([^):]+)\.ipynb\)", r"](\1.md)", markdown)
 
 
@@ -59,16 +57,6 @@ def formula(latex, display):
         return math
     label = f'<span class="tag">({tag[1]})</span>' if tag else ""
     return f'<div class="formula"><div>{math}</div>{label}</div>'
-
-
-def keys(file):
-    """The fields `name: type = learns(default, help)` of a module as a table, read without importing it."""
-    rows = ["| key | default | |", "|---|---|---|"]
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and len(node.value.args) == 2:
-            default, meaning = (ast.literal_eval(part) for part in node.value.args)
-            rows.append(f"| `{node.target.id}` | `{default}` | {meaning} |")
-    return "\n".join(rows)
 
 
 def rendered(notebook, name):

@@ -1,6 +1,6 @@
 """hopflow: discrete flow matching for text with as few token hops as possible.
 
-Public names are imported when they are first used, so that `import hopflow` and `hopflow --help` stay quick.
+Public names are imported when they are first used, so that `import hopflow` and `hopflow --help` are fast.
 """
 
 from importlib import import_module
@@ -8,18 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal to the table below
+if TYPE_CHECKING:  # for type checkers and editors; a test keeps it equal to the table below
     from . import data as data
     from . import exact as exact
     from . import recipes as recipes
     from . import report as report
-    from .bounds import coupled_bound as coupled_bound
-    from .bounds import coupled_number as coupled_number
-    from .bounds import kappa_bound as kappa_bound
-    from .bounds import literal_second_bound as literal_second_bound
-    from .bounds import nll_bound as nll_bound
-    from .bounds import precise_perplexity as precise_perplexity
-    from .categorical import gumbel32 as gumbel32
+    from .bounds.coupled import coupled_bound as coupled_bound
+    from .bounds.coupled import coupled_number as coupled_number
+    from .bounds.estimate import Estimate as Estimate
+    from .bounds.literal import literal_second_bound as literal_second_bound
+    from .bounds.monte_carlo import Count as Count
+    from .bounds.monte_carlo import Draws as Draws
+    from .bounds.monte_carlo import Forced as Forced
+    from .bounds.nll import kappa_bound as kappa_bound
+    from .bounds.nll import nll_bound as nll_bound
+    from .bounds.precise import precise_perplexity as precise_perplexity
+    from .bounds.reversal import ReversalOptions as ReversalOptions
+    from .bounds.reversal import reversal_bound as reversal_bound
+    from .bounds.reversal import reversal_certificate as reversal_certificate
+    from .bounds.reversal_estimate import ReversalEstimate as ReversalEstimate
     from .costs import Cost as Cost
     from .costs import Embedding as Embedding
     from .costs import Hamming as Hamming
@@ -33,25 +40,13 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .couplings import OptimalTransport as OptimalTransport
     from .couplings import Pairs as Pairs
     from .couplings import SinkhornOT as SinkhornOT
-    from .draws import Count as Count
-    from .draws import Draws as Draws
-    from .draws import Forced as Forced
-    from .estimate import Estimate as Estimate
     from .evaluation.generative import generative_perplexity as generative_perplexity
-    from .evaluation.judge import judge as judge
+    from .evaluation.load_judge import judge as judge
     from .evaluation.rows import Row as Row
     from .evaluation.suite import evaluate as evaluate
     from .evaluation.transport import jumps as jumps
     from .evaluation.transport import transport_costs as transport_costs
-    from .filters import Filter as Filter
     from .flow import Flow as Flow
-    from .generation import HOLE as HOLE
-    from .generation import Generation as Generation
-    from .generation import Hops as Hops
-    from .grids import CosineGrid as CosineGrid
-    from .grids import EvenGrid as EvenGrid
-    from .grids import GivenGrid as GivenGrid
-    from .grids import Grid as Grid
     from .models import Causal as Causal
     from .models import Convolutional as Convolutional
     from .models import Size as Size
@@ -62,25 +57,32 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .objectives import Objective as Objective
     from .paths import ConvexPath as ConvexPath
     from .paths import PathSample as PathSample
-    from .picks import Permutation as Permutation
-    from .picks import Pick as Pick
-    from .picks import Rows as Rows
     from .predictions import Carry as Carry
     from .predictions import Evidence as Evidence
     from .predictions import Plain as Plain
     from .predictions import Prediction as Prediction
-    from .pretrained import from_pretrained as from_pretrained
-    from .pretrained import save_pretrained as save_pretrained
-    from .prompts import prompt as prompt
     from .recipes import Recipe as Recipe
-    from .reversal import ReversalEstimate as ReversalEstimate
-    from .reversal import reversal_bound as reversal_bound
-    from .reversal import reversal_certificate as reversal_certificate
-    from .samplers import Euler as Euler
-    from .samplers import RandomOrder as RandomOrder
-    from .samplers import Sampler as Sampler
-    from .sampling import generate as generate
-    from .sampling import infill as infill
+    from .runs.pretrained import from_pretrained as from_pretrained
+    from .runs.pretrained import save_pretrained as save_pretrained
+    from .sampling.categorical import gumbel32 as gumbel32
+    from .sampling.filters import Filter as Filter
+    from .sampling.generate import Unfinished as Unfinished
+    from .sampling.generate import generate as generate
+    from .sampling.generate import infill as infill
+    from .sampling.generation import HOLE as HOLE
+    from .sampling.generation import Generation as Generation
+    from .sampling.generation import Hops as Hops
+    from .sampling.options import SamplingOptions as SamplingOptions
+    from .sampling.prompts import prompt as prompt
+    from .sampling.random_streams import RandomStreams as RandomStreams
+    from .sampling.samplers import Euler as Euler
+    from .sampling.samplers import Events as Events
+    from .sampling.samplers import RandomOrder as RandomOrder
+    from .sampling.samplers import Sampler as Sampler
+    from .sampling.time_grids import CosineGrid as CosineGrid
+    from .sampling.time_grids import EvenGrid as EvenGrid
+    from .sampling.time_grids import GivenGrid as GivenGrid
+    from .sampling.time_grids import Grid as Grid
     from .schedules import Cosine as Cosine
     from .schedules import Linear as Linear
     from .schedules import Polynomial as Polynomial
@@ -92,30 +94,40 @@ if TYPE_CHECKING:  # what type checkers and editors read; a test holds it equal 
     from .sources import MultiMask as MultiMask
     from .sources import Source as Source
     from .sources import Uniform as Uniform
-    from .training.loop import Run as Run
-    from .training.loop import train as train
     from .training.settings import Settings as Settings
+    from .training.train import Run as Run
+    from .training.train import train as train
+    from .transport.cost_matrix import CostMatrix as CostMatrix
+    from .transport.plan_sampling import Permutation as Permutation
+    from .transport.plan_sampling import Pick as Pick
+    from .transport.plan_sampling import Rows as Rows
     from .vocab import Vocab as Vocab
 
 _HOME = {
+    # Tokens: ids of data tokens and masks.
     "Vocab": "vocab",
+    # Schedules: how fast positions change from source to data.
     "Schedule": "schedules",
     "Linear": "schedules",
     "Polynomial": "schedules",
     "Cosine": "schedules",
     "Positional": "schedules",
+    # Sources: the distribution of the starting sequences x0.
     "Source": "sources",
     "Mask": "sources",
     "MultiMask": "sources",
     "Uniform": "sources",
     "BagOfWords": "sources",
+    # Paths: random states between x0 and x1.
     "ConvexPath": "paths",
     "PathSample": "paths",
+    # Predictions: how logits become probabilities of data tokens.
     "Prediction": "predictions",
     "Plain": "predictions",
     "Carry": "predictions",
     "Evidence": "predictions",
     "Scores": "scores",
+    # Costs: the transport cost between source and data sequences.
     "SequenceCost": "costs",
     "Cost": "costs",
     "Hamming": "costs",
@@ -123,64 +135,79 @@ _HOME = {
     "Embedding": "costs",
     "TokenMatrix": "costs",
     "OneStepLikelihood": "costs",
-    "Pick": "picks",
-    "Rows": "picks",
-    "Permutation": "picks",
+    "CostMatrix": "transport.cost_matrix",
+    # Couplings: which x0 is paired with which x1.
     "Coupling": "couplings",
     "OptimalTransport": "couplings",
     "Pairs": "couplings",
     "Independent": "couplings",
     "ExactOT": "couplings",
     "SinkhornOT": "couplings",
+    "Pick": "transport.plan_sampling",
+    "Rows": "transport.plan_sampling",
+    "Permutation": "transport.plan_sampling",
+    # Objectives: the training loss.
     "Objective": "objectives",
     "CrossEntropy": "objectives",
     "NoisyCrossEntropy": "objectives",
     "Bound": "objectives",
+    # Flow: all of the above in one object.
     "Flow": "flow",
-    "Sampler": "samplers",
-    "Euler": "samplers",
-    "RandomOrder": "samplers",
-    "Grid": "grids",
-    "EvenGrid": "grids",
-    "CosineGrid": "grids",
-    "GivenGrid": "grids",
-    "Filter": "filters",
-    "gumbel32": "categorical",
-    "HOLE": "generation",
-    "Generation": "generation",
-    "Hops": "generation",
-    "generate": "sampling",
-    "infill": "sampling",
-    "prompt": "prompts",
-    "Estimate": "estimate",
-    "Draws": "draws",
-    "Count": "draws",
-    "Forced": "draws",
-    "nll_bound": "bounds",
-    "kappa_bound": "bounds",
-    "coupled_bound": "bounds",
-    "coupled_number": "bounds",
-    "literal_second_bound": "bounds",
-    "precise_perplexity": "bounds",
-    "ReversalEstimate": "reversal",
-    "reversal_bound": "reversal",
-    "reversal_certificate": "reversal",
-    "judge": "evaluation.judge",
-    "generative_perplexity": "evaluation.generative",
-    "Row": "evaluation.rows",
-    "evaluate": "evaluation.suite",
-    "jumps": "evaluation.transport",
-    "transport_costs": "evaluation.transport",
-    "train": "training.loop",
-    "Run": "training.loop",
-    "Settings": "training.settings",
-    "Recipe": "recipes",
+    # Networks, and saving and loading them.
     "Size": "models",
     "Transformer": "models",
     "Causal": "models",
     "Convolutional": "models",
-    "save_pretrained": "pretrained",
-    "from_pretrained": "pretrained",
+    "save_pretrained": "runs.pretrained",
+    "from_pretrained": "runs.pretrained",
+    # Training.
+    "train": "training.train",
+    "Run": "training.train",
+    "Settings": "training.settings",
+    "Recipe": "recipes",
+    # Sampling: generate and infill sequences.
+    "generate": "sampling.generate",
+    "infill": "sampling.generate",
+    "SamplingOptions": "sampling.options",
+    "Generation": "sampling.generation",
+    "Hops": "sampling.generation",
+    "Unfinished": "sampling.generate",
+    "prompt": "sampling.prompts",
+    "HOLE": "sampling.generation",
+    # Samplers, time grids and filters.
+    "Sampler": "sampling.samplers",
+    "Euler": "sampling.samplers",
+    "RandomOrder": "sampling.samplers",
+    "Events": "sampling.samplers",
+    "RandomStreams": "sampling.random_streams",
+    "Grid": "sampling.time_grids",
+    "EvenGrid": "sampling.time_grids",
+    "CosineGrid": "sampling.time_grids",
+    "GivenGrid": "sampling.time_grids",
+    "Filter": "sampling.filters",
+    "gumbel32": "sampling.categorical",
+    # Bounds on the negative log-likelihood.
+    "nll_bound": "bounds.nll",
+    "kappa_bound": "bounds.nll",
+    "coupled_bound": "bounds.coupled",
+    "coupled_number": "bounds.coupled",
+    "literal_second_bound": "bounds.literal",
+    "precise_perplexity": "bounds.precise",
+    "reversal_bound": "bounds.reversal",
+    "reversal_certificate": "bounds.reversal",
+    "Estimate": "bounds.estimate",
+    "ReversalEstimate": "bounds.reversal_estimate",
+    "ReversalOptions": "bounds.reversal",
+    "Draws": "bounds.monte_carlo",
+    "Count": "bounds.monte_carlo",
+    "Forced": "bounds.monte_carlo",
+    # Evaluation.
+    "evaluate": "evaluation.suite",
+    "Row": "evaluation.rows",
+    "judge": "evaluation.load_judge",
+    "generative_perplexity": "evaluation.generative",
+    "jumps": "evaluation.transport",
+    "transport_costs": "evaluation.transport",
 }
 _SUBMODULES = ("data", "exact", "recipes", "report")
 
@@ -191,7 +218,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'hopflow' has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value  # the next use skips this function
+    globals()[name] = value  # the next access does not call this function
     return value
 
 

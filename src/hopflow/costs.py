@@ -1,46 +1,53 @@
-"""Costs: how far a source sequence is from a data sequence.
+"""Costs: the transport cost c(x0, x1) between a source sequence and a data sequence.
 
-A `Cost` knows two tokens, and a sequence costs the sum over its positions (Theorem 3.1 [theorem1]). A `SequenceCost`
-may look at whole sequences. What lives in a network and changes while it learns is handed in when a cost is computed:
-`embedding`, the table of its token embeddings, and `network` itself. A cost takes what it needs and ignores the rest;
-`reads` says which of the two it needs.
+A `Cost` is a dissimilarity of two tokens, summed over positions (Theorem 3.1 [theorem1]). A `SequenceCost` is any
+function of two sequences. The parts of a network that change during training are arguments: `embedding`, the table of
+token embeddings, and `network` itself. `reads` lists which of the two a cost needs.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .network import Network, clock_dtype, resting
-from .products import centred_distances, chunks, narrowed, squared_distances
-from .split import Split
+from .network.caller import NetworkCaller
+from .network.network import Network
+from .system.float_types import widest_float
+from .transport.cost_matrix import CostMatrix
+from .transport.embedding_distances import centred_distances, chunks, narrowed, squared_distances
 
 FEW_TOKENS = 16
-"""Up to here a product of one-hot rows counts matches faster than comparing does (7 times at 3 tokens, n = 2048)."""
-COMPARED = 64
-"""Data rows that are compared at once: with 4,096 source rows a byte each fits a core's cache."""
+"""Vocabulary size up to which products of one-hot rows are faster than comparisons (7 times at V = 3, n = 2048)."""
+COMPARED_ROWS = 64
+"""Data rows that are compared at once, so that one byte per pair with 4,096 source rows fits into a cache."""
 
 
 class SequenceCost(ABC):
-    """What it costs to lead a source sequence to a data sequence."""
+    """The cost of transporting a source sequence to a data sequence; defined by `cost_matrix` and `paired`."""
 
     reads: ClassVar[tuple[str, ...]] = ()
-    """Of "embedding" and "network", what it cannot do without."""
+    """Which of "embedding" and "network" it needs."""
 
     @abstractmethod
-    def split(
+    def cost_matrix(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "m L"],
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
-    ) -> Split:
-        """c(x0_j, x1_i) of all pairs, a row per data sequence; never a tensor of shape (m, n, L)."""
+    ) -> CostMatrix:
+        """c(x0_j, x1_i) of all pairs, one row per data sequence, without a tensor of shape (m, n, L)."""
+
+    def split(self, *rows: Any, **parts: Any) -> CostMatrix:
+        """Deprecated name of `cost_matrix`."""
+        warnings.warn("SequenceCost.split is now cost_matrix", DeprecationWarning, stacklevel=2)
+        return self.cost_matrix(*rows, **parts)
 
     @abstractmethod
     def paired(
@@ -50,7 +57,7 @@ class SequenceCost(ABC):
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
     ) -> Float[Tensor, " n"]:
-        """c(x0_i, x1_i): the true cost of the pairs as they stand."""
+        """c(x0_i, x1_i), the costs of the pairs."""
 
     def matrix(
         self,
@@ -59,38 +66,38 @@ class SequenceCost(ABC):
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
     ) -> Float[Tensor, "m n"]:
-        """c(x0_j, x1_i) in full."""
-        return self.split(x0, x1, embedding, network).full()
+        """c(x0_j, x1_i) of all pairs as one tensor."""
+        return self.cost_matrix(x0, x1, embedding, network).full()
 
 
 class Cost(SequenceCost):
-    """A token dissimilarity s(a, b) ≥ 0 with s(a, a) = 0, from a to b; it need not be symmetric.
+    """A token dissimilarity s(a, b) ≥ 0 from a to b with s(a, a) = 0; it need not be symmetric.
 
-    `dissimilarity` is all that a new one needs.
+    A new cost implements `dissimilarity`.
     """
 
     @abstractmethod
     def dissimilarity(
         self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
     ) -> Float[Tensor, "*shape"]:
-        """s(a, b); costs that live in the model's embedding space are given its table."""
+        """s(a, b) for all elements; `embedding` is for costs in the embedding space of the network."""
 
-    def split(
+    def cost_matrix(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "m L"],
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
-    ) -> Split:
+    ) -> CostMatrix:
         _some_positions(x0)
         total = None
         for a, b in zip(x0.T, x1.T, strict=True):
             grid_b, grid_a = b[:, None].expand(len(b), len(a)), a[None, :].expand(len(b), len(a))
             part = self.dissimilarity(grid_a, grid_b, embedding)
-            # a sum over many positions outgrows half precision: 65504 is its largest number
+            # a sum over many positions may exceed 65504, the largest float16 number
             total = part.to(torch.promote_types(part.dtype, torch.float32)) if total is None else total.add_(part)
         assert total is not None
-        return Split(total)
+        return CostMatrix(total)
 
     def paired(
         self,
@@ -100,25 +107,30 @@ class Cost(SequenceCost):
         network: Network | None = None,
     ) -> Float[Tensor, " n"]:
         _some_positions(x0)
-        return self.dissimilarity(x0, x1, embedding).sum(1, dtype=_sum_dtype(x0))
+        return self.dissimilarity(x0, x1, embedding).sum(1, dtype=widest_float(x0.device))
 
 
 @dataclass(frozen=True)
 class Hamming(Cost):
-    """s(a, b) = 1 where the tokens differ; its sequence cost is the Hamming distance. Cor. 3.2 [coro1]"""
+    """s(a, b) = 1 if the tokens differ; the sequence cost is the Hamming distance. Cor. 3.2 [coro1]
+
+    >>> Hamming().matrix(torch.tensor([[0, 0], [1, 1]]), torch.tensor([[0, 1], [1, 1]]))
+    tensor([[1., 1.],
+            [2., 0.]])
+    """
 
     def dissimilarity(
         self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
     ) -> Float[Tensor, "*shape"]:
         return (a != b).float()
 
-    def split(
+    def cost_matrix(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "m L"],
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
-    ) -> Split:
+    ) -> CostMatrix:
         _some_positions(x0)
         tokens = int(torch.maximum(x0.max(), x1.max())) + 1
         if tokens <= FEW_TOKENS:
@@ -126,16 +138,16 @@ class Hamming(Cost):
             for at in chunks(x0, tokens):
                 hot0, hot1 = (torch.nn.functional.one_hot(x[:, at], tokens).flatten(1).float() for x in (x0, x1))
                 matches.addmm_(hot1, hot0.T)
-            return Split(x0.shape[1] - matches)
+            return CostMatrix(x0.shape[1] - matches)
         if x0.device.type == "cpu":
-            return Split(_compared(x0, x1, tokens))
-        # the 0-norm counts where two rows differ; float32 holds ids up to 2^24 exactly
+            return CostMatrix(_compared(x0, x1, tokens))
+        # the 0-norm is the number of differences; float32 represents ids up to 2^24 exactly
         dtype = torch.float32 if tokens <= 1 << 24 else torch.float64
-        return Split(torch.cdist(x1.to(dtype), x0.to(dtype), p=0.0).float())
+        return CostMatrix(torch.cdist(x1.to(dtype), x0.to(dtype), p=0.0).float())
 
 
 class _InEmbeddingSpace(Cost):
-    """What costs of token embeddings share: they read the table, and never hold the embeddings of a whole batch."""
+    """Base of costs of token embeddings, which never hold the embeddings of a complete batch."""
 
     reads: ClassVar[tuple[str, ...]] = ("embedding",)
 
@@ -147,8 +159,8 @@ class _InEmbeddingSpace(Cost):
         network: Network | None = None,
     ) -> Float[Tensor, " n"]:
         _some_positions(x0)
-        # summed as they come: small results kept between large chunks tear the heap apart, to 12 GiB where n = 4096
-        total = torch.zeros(len(x0), dtype=_sum_dtype(x0), device=x0.device)
+        # summed at once: small results between large chunks fragment the heap, up to 12 GiB at n = 4096
+        total = torch.zeros(len(x0), dtype=widest_float(x0.device), device=x0.device)
         for at in chunks(x0, _table(embedding).shape[1]):
             total += super().paired(x0[:, at], x1[:, at], embedding)
         return total
@@ -156,13 +168,12 @@ class _InEmbeddingSpace(Cost):
 
 @dataclass(frozen=True)
 class SquaredEmbedding(_InEmbeddingSpace):
-    """s(a, b) = ‖e(a) - e(b)‖²; its sequence cost is that of the concatenated embeddings. Cor. 3.3 [coro2]
+    """s(a, b) = ‖e(a) - e(b)‖²; the sequence cost is that of the concatenated embeddings. Cor. 3.3 [coro2]
 
-    Solved on the cross term -2⟨e(x0), e(x1)⟩ alone, of embeddings about the middle of the table: there products lose
-    the fewest digits. On a GPU, whose float32 products take five times as long, those of a float32 table are rounded to
-    bfloat16 first; so are they in a bfloat16 table. Products are summed in float32. Each coordinate is then off by 2^-9
-    at most, an entry of 64 tokens and width 256 by 3e-4, and what the pairs truly cost by nothing: 256 rows were paired
-    alike.
+    OT is solved on the cross term -2⟨e(x0), e(x1)⟩ of embeddings relative to the centre of the table, where products
+    lose the fewest digits. On a GPU, where float32 products take five times as long, a float32 table is rounded to
+    bfloat16; products are summed in float32. The relative error of a coordinate is then at most 2^-9, that of an entry
+    of 64 tokens and width 256 about 3e-4; the pairs of 256 rows were the same.
     """
 
     def dissimilarity(
@@ -172,13 +183,13 @@ class SquaredEmbedding(_InEmbeddingSpace):
         wide = torch.promote_types(e.dtype, torch.float32)
         return (e[a].to(wide) - e[b].to(wide)).square().sum(-1)
 
-    def split(
+    def cost_matrix(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "m L"],
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
-    ) -> Split:
+    ) -> CostMatrix:
         _some_positions(x0)
         return centred_distances(x0, x1, _table(embedding))
 
@@ -189,16 +200,16 @@ class SquaredEmbedding(_InEmbeddingSpace):
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
     ) -> Float[Tensor, "m n"]:
-        return super().matrix(x0, x1, embedding).clamp_(min=0)  # equal rows may round to below zero
+        return super().matrix(x0, x1, embedding).clamp_(min=0)  # the cost of equal rows may be slightly negative
 
 
 @dataclass(frozen=True)
 class Embedding(_InEmbeddingSpace):
-    """s(a, b) = ‖e(a) - e(b)‖, the plain distance of two token embeddings, not squared.
+    """s(a, b) = ‖e(a) - e(b)‖, the distance of two token embeddings, not squared.
 
-    Theorem 3.1 [theorem1] holds for it as for every s, with the *sum* of the norms over positions as the sequence cost.
-    That is not the norm of the concatenated embeddings: a path that hops token by token does not go straight. Cor. 3.3
-    [coro2] is about the square, `SquaredEmbedding`, for which sum and concatenation agree.
+    Theorem 3.1 [theorem1] holds with the *sum* of the distances over positions as the sequence cost, which is not the
+    distance of the concatenated embeddings. Cor. 3.3 [coro2] is about the square, `SquaredEmbedding`, for which the
+    two agree.
     """
 
     def dissimilarity(
@@ -206,34 +217,34 @@ class Embedding(_InEmbeddingSpace):
     ) -> Float[Tensor, "*shape"]:
         return SquaredEmbedding().dissimilarity(a, b, embedding).sqrt()
 
-    def split(
+    def cost_matrix(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "m L"],
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
-    ) -> Split:
+    ) -> CostMatrix:
         _some_positions(x0)
         e = _table(embedding)
-        e = narrowed(e - e.mean(0))  # a root shows what is lost where long vectors are close to each other
+        e = narrowed(e - e.mean(0))  # centred, because the square root amplifies rounding errors of small distances
         total = None
-        for a, b in zip(x0.T[:, :, None], x1.T[:, :, None], strict=True):  # one position, all pairs
+        for a, b in zip(x0.T[:, :, None], x1.T[:, :, None], strict=True):  # all pairs at one position
             apart = squared_distances(a, b, e).full().clamp_(min=0).sqrt_().masked_fill_(b == a.T, 0.0)
             total = apart if total is None else total.add_(apart)
         assert total is not None
-        return Split(total)
+        return CostMatrix(total)
 
 
 @dataclass(frozen=True)
 class TokenMatrix(Cost):
-    """s(a, b) = `rows[a][b]`, a table of one's own: plain numbers, so that it is stored with the flow."""
+    """s(a, b) = `rows[a][b]`, a custom table; plain numbers, so that it can be stored with the flow."""
 
     rows: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
         size = len(self.rows)
         if any(len(row) != size for row in self.rows) or any(self.rows[a][a] != 0 for a in range(size)):
-            raise ValueError("a token dissimilarity is a square table with zeros on its diagonal: s(a, a) = 0")
+            raise ValueError("rows must be a square table with zeros on its diagonal, because s(a, a) = 0.")
 
     def dissimilarity(
         self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
@@ -243,29 +254,29 @@ class TokenMatrix(Cost):
 
 @dataclass(frozen=True)
 class OneStepLikelihood(SequenceCost):
-    """c(x0, x1) = -Σ_i log p_{1|0}^i(x1^i | x0; θ): what the network itself finds likely from x0. Eq. (179)
+    """c(x0, x1) = -Σ_i log p_{1|0}^i(x1^i | x0; θ), a learned cost: the NLL of one step of the network. Eq. (179)
 
-    Every prediction is the softmax of the logits at t = 0, where the path holds no evidence yet. It looks at the whole
-    of x0, so that it is no token dissimilarity, and Theorem 3.1 [theorem1] says nothing about it.
+    At t = 0 every prediction is the softmax of the logits. It depends on all of x0, so that it is not a token
+    dissimilarity, and Theorem 3.1 [theorem1] does not apply.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("network",)
     batch: int = 64
 
-    def split(
+    def cost_matrix(
         self,
         x0: Int[Tensor, "n L"],
         x1: Int[Tensor, "m L"],
         embedding: Float[Tensor, "V D"] | None = None,
         network: Network | None = None,
-    ) -> Split:
+    ) -> CostMatrix:
         _some_positions(x0)
         pairwise, columns = [], []
         for logits in self._logits(x0, network):  # (b, L, Vd)
             at = x1.T.expand(len(logits), *x1.T.shape)  # (b, L, m)
             pairwise.append(-torch.stack([row.gather(1, to).sum(0) for row, to in zip(logits, at, strict=True)]))
             columns.append(logits.logsumexp(-1).sum(1))
-        return Split(torch.cat(pairwise).T.contiguous(), None, torch.cat(columns))
+        return CostMatrix(torch.cat(pairwise).T.contiguous(), None, torch.cat(columns))
 
     def paired(
         self,
@@ -283,44 +294,40 @@ class OneStepLikelihood(SequenceCost):
 
     def _logits(self, x0: Int[Tensor, "n L"], network: Network | None) -> Iterator[Float[Tensor, "b L Vd"]]:
         if network is None:
-            raise ValueError("OneStepLikelihood needs the network: pair(x0, x1, generator, network=model)")
+            raise ValueError("OneStepLikelihood needs the network: call pair(x0, x1, generator, network=model).")
+        caller = NetworkCaller(network)
         for rows in x0.split(self.batch):
-            with resting(network):
-                logits = network(rows, torch.zeros(len(rows), dtype=clock_dtype(network), device=rows.device))
+            logits = caller.logits(rows, torch.zeros(len(rows), device=rows.device))
             yield logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _compared(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], tokens: int) -> Float[Tensor, "m n"]:
-    """How many positions differ. numpy compares short integers with the whole width of a core, torch one by one."""
+    """The number of positions that differ. numpy compares short integers with SIMD instructions, torch does not."""
     short = np.min_scalar_type(tokens)
-    ours, theirs = (x.T.numpy().astype(short, order="C") for x in (x0, x1))  # a position's tokens side by side
+    ours, theirs = (x.T.numpy().astype(short, order="C") for x in (x0, x1))  # the tokens of a position are contiguous
     found = np.empty((len(x1), len(x0)), np.float32)
-    for start in range(0, len(x1), COMPARED):
-        part = found[start : start + COMPARED]
+    for start in range(0, len(x1), COMPARED_ROWS):
+        part = found[start : start + COMPARED_ROWS]
         differs = np.empty(part.shape, np.bool_)
         part[:] = 0
-        for first in range(0, len(ours), 255):  # what a byte can count
+        for first in range(0, len(ours), 255):  # the largest count of a byte
             count = np.zeros(part.shape, np.uint8)
             for at in range(first, min(first + 255, len(ours))):
-                np.not_equal(theirs[at, start : start + COMPARED, None], ours[at], out=differs)
+                np.not_equal(theirs[at, start : start + COMPARED_ROWS, None], ours[at], out=differs)
                 np.add(count, differs.view(np.uint8), out=count)
             part += count
     return torch.from_numpy(found)
 
 
-def _sum_dtype(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.device.type == "mps" else torch.float64  # mps has no float64
-
-
 def _some_positions(x: Int[Tensor, "n L"]) -> None:
     if x.shape[1] == 0:
-        raise ValueError("sequences of length 0 have no transport cost")
+        raise ValueError("sequences must contain at least one token, got length 0.")
 
 
 def _table(embedding: Float[Tensor, "V D"] | None) -> Float[Tensor, "V D"]:
     if embedding is None:
         raise ValueError(
-            "a cost in embedding space needs the embedding table: pair(x0, x1, generator, embedding=model.table)"
+            "a cost in embedding space needs the embedding table: call pair(x0, x1, generator, embedding=model.table)."
         )
     return embedding.detach()
 

@@ -1,8 +1,7 @@
-"""How far a network's velocity or step is from the one that leads to x1: the integrands of the bounds, per position.
+"""Divergences between a network's velocity or step and the one that leads to x1: the integrands of the bounds.
 
-Two routes give the same numbers. Where the conditional velocity has one target, at η = 0 or with a disjoint source, log
-P(x1), P(xt) and 1 - P(xt) say it all. Otherwise the corrector spreads over the whole vocabulary and whole rows are
-needed.
+At η = 0 or with a disjoint source the conditional velocity has one target token, and log P(x1), P(xt) and 1 - P(xt) are
+sufficient. Otherwise the corrector has a rate for every token, and full rows over the vocabulary are needed.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .gpu import has_kernels
+from .kernels import switch
+from .kernels.support import has_kernels
 from .predictions import Evidence, Prediction
 from .scores import Scores
 from .sources import Source
@@ -22,7 +22,7 @@ from .velocities import Eta, divergence, eta_at, still_noise
 def rate_divergence(scores: Scores, eta: Eta) -> Float[Tensor, "B L"]:
     """Σ_{x≠xt} [c log(c/v) - c + v] with c = v_η[δ_x1], v = v_η[P], per unit of k.  theory.md (B)"""
     rest = scores.sample.rest
-    # at t = 0 itself, the limit; at t = 1 itself, a single point, finite where the limit is
+    # at t = 0 this is the limit; at t = 1, a single point, it is finite where the limit is
     a, b = 1 / rest.clamp(min=torch.finfo(rest.dtype).tiny), 1 / (1 - rest).clamp(min=1e-12)
     return _leaving(scores, a, eta_at(eta, scores.sample.t)[:, None] * b, spread=eta != 0)
 
@@ -37,7 +37,7 @@ def kernel_divergence(
     arrived = sample.xt == sample.x1
     other, pt = scores.log_other.exp(), scores.log_pt.exp()
     elsewhere = s * (1 - p0_xt)
-    # the chance to stay, of K[δ_x1] and of K[P]; sums of what is ≥ 0, since P(xt) may be far below 1
+    # the probabilities to stay of K[δ_x1] and K[P], as sums of terms ≥ 0, because P(xt) may be tiny
     at_least, rest_of_it = (1 - r - elsewhere).clamp(min=0), r + elsewhere * rho
     c = torch.where(arrived, 1 - elsewhere * one_minus_rho, at_least)
     v = at_least + rest_of_it * pt
@@ -57,10 +57,10 @@ def proposal_divergence(scores: Scores) -> Float[Tensor, "B L"]:
 
 
 def implied_terms(scores: Scores) -> Float[Tensor, "B L"]:
-    """Eq. (159) [loglikelighood_eq] per unit of k: the terms of (B) at η = 0, less those of the reversed velocities.
+    """Eq. (159) [loglikelighood_eq] per unit of k: the terms of (B) at η = 0 minus those of the reversed velocities.
 
-    The ratios of the model's law that the reversed ones need are those that P implies. All is said at xt: the terms of
-    a neighbour that moves to xt are counted where xt is that neighbour.  theory.md (P)
+    The ratios of p_θ that the reversed velocities need are those that P implies. The terms of a neighbour that moves to
+    xt are counted where xt is that neighbour.  theory.md (P)
     """
     rows = partial(_implied_rows, source=scores.source, prediction=scores.prediction)
     sample = scores.sample
@@ -68,9 +68,9 @@ def implied_terms(scores: Scores) -> Float[Tensor, "B L"]:
 
 
 def _leaving(scores: Scores, a: Float[Tensor, "B #L"], b: Float[Tensor, "B #L"], spread: bool) -> Float[Tensor, "B L"]:
-    """The divergence off xt between a·δ_x1 + b·p0·(1-ρδ_x1(xt)) and a·P + b·p0·(1-ρP(xt)).
+    """The divergence between a·δ_x1 + b·p0·(1-ρδ_x1(xt)) and a·P + b·p0·(1-ρP(xt)) over all tokens except xt.
 
-    (a, b) = (1/(1-k), η/k) gives the rates of (F), (r, s) the moves of (F_N).
+    (a, b) = (1/(1-k), η/k) are the rates of (F), (a, b) = (r, s) the probabilities of (F_N).
     """
     sample, source = scores.sample, scores.source
     if spread and not source.disjoint:
@@ -122,7 +122,7 @@ def _leaving_rows(
 
     if kernel is None:
         data = torch.where(at_xt | at_x1, 0.0, terms(p0[: source.vocab.data], 0.0, p)).sum(1)
-    # x1 apart: it alone has c without noise, and may be so unlikely that P(x1) underflows while its logarithm does not
+    # x1 separately: only its c has a term without noise, and P(x1) may underflow while its logarithm does not
     target = torch.where(arrived, 0.0, terms(p0[x1][:, None], 1.0, log_p1.exp()[:, None], log_p1[:, None])[:, 0])
     # all masks but xt share one ratio c/v, so their sum is one term
     masks = p0[source.vocab.data :].sum() - torch.where(source.vocab.is_data(xt), 0.0, p0[xt])
@@ -167,17 +167,19 @@ def _implied_rows(
     log_p, at_xt, at_x1 = _rows(logits, xt, x1, rest, source, prediction)
     k, p0 = 1 - rest, source.probs_on(logits.device, log_p.dtype)
     shift = Evidence().shift(xt, rest, source)
-    certain = torch.isinf(shift)  # xt stays, and nothing moves to it that the path given x1 knows of
-    log_c = torch.where(at_xt & ~certain[:, None], log_p - shift[:, None], log_p).log_softmax(1)  # P less its evidence
+    certain = torch.isinf(shift)  # xt stays, and no neighbour moves to it
+    # P without its evidence
+    log_c = torch.where(at_xt & ~certain[:, None], log_p - shift[:, None], log_p).log_softmax(1)
     c = log_c.exp()
     other, at_z = torch.where(at_xt, 0.0, c).sum(1), torch.where(at_xt, c, 0.0).sum(1)
     noise, noise_z = rest[:, None] * p0[: source.vocab.data], rest * p0[xt]
-    law, law_z = noise + k[:, None] * c, noise_z + k * at_z  # what P implies of this position at k, given the others
-    # the moves to y ≠ xt, undone, but for y = x1, which may be so unlikely that only its logarithm does not underflow
+    # the distribution of this position at k given the others, implied by P
+    law, law_z = noise + k[:, None] * c, noise_z + k * at_z
+    # the reversed moves to y ≠ xt, except y = x1, whose probability may underflow
     undone = torch.where(at_xt | at_x1, 0.0, c * noise / torch.where(law > 0, law, 1.0)).sum(1)
     log_c1, noise_1 = log_c.gather(1, x1[:, None])[:, 0], rest * p0[x1]
     log_law_1 = torch.logaddexp(noise_1.log(), k.log() + log_c1)
-    # where the source does not draw x1, c cancels: the ratio is 1/k, also if x1 is impossible
+    # if p0(x1) = 0, c cancels: the ratio is 1/k, also for c = 0
     hit = torch.where(p0[x1] > 0, (noise_1 + k) * (log_c1 - log_law_1).exp(), 1.0)
     log_ratio = (noise_1 + k).log() - log_law_1 + law_z.log() - noise_z.log()
     misses = (noise_z * other / law_z - undone - hit + log_ratio) / rest
@@ -186,10 +188,11 @@ def _implied_rows(
 
 
 def _kernel(logits: Float[Tensor, "n Vd"]) -> Callable[..., tuple[Tensor, ...]] | None:
-    """One pass over rows of logits in place of some forty, on a GPU and without gradients."""
-    if torch.is_grad_enabled() or logits.dtype == torch.float64 or not has_kernels(logits):
+    """The Triton kernel that needs one pass over the logits instead of about forty; None if it cannot be used."""
+    on = switch.current.divergence and has_kernels(logits)
+    if torch.is_grad_enabled() or logits.dtype == torch.float64 or not on:
         return None
-    from .triton_divergence import row_divergence
+    from .kernels.divergence_triton import row_divergence
 
     return row_divergence
 
@@ -202,12 +205,12 @@ def _rows(
     source: Source,
     prediction: Prediction,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log P over data tokens, and where its columns are xt and x1."""
+    """log P over data tokens, and which of its columns are xt and x1."""
     log_p = prediction.log_probs(logits, xt, rest, source)
     column = torch.arange(logits.shape[1], device=logits.device)
     return log_p, column == xt[:, None], column == x1[:, None]
 
 
 def _log(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """log x, -inf with gradient 0 where x = 0."""
+    """log x; -inf with gradient 0 where x = 0."""
     return torch.where(x > 0, torch.where(x > 0, x, 1.0).log(), -torch.inf)

@@ -1,4 +1,4 @@
-"""The doctor: what is installed, what the machine offers, what is missing; to be pasted into an issue."""
+"""The doctor: versions, devices and missing packages of this installation, to paste into an issue."""
 
 import os
 import platform
@@ -14,14 +14,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from . import __version__, atomic
+from . import __version__
+from .system import atomic
 
-LOW_DISK = 2 * 1024**3  # bytes; a training run with its checkpoints wants more than this
+LOW_DISK = 2 * 1024**3  # bytes; a training run with its checkpoints needs more
 
 
 @dataclass(frozen=True)
 class Extra:
-    """An optional group of dependencies: what is there, what is not, and the line that installs it."""
+    """An optional group of dependencies: installed packages, missing packages, and the command that installs them."""
 
     present: dict[str, str]
     missing: list[str]
@@ -29,8 +30,8 @@ class Extra:
 
 
 @dataclass(frozen=True)
-class Report:
-    """All findings, in plain types so that they can be printed and stored."""
+class Diagnosis:
+    """All findings, as plain data."""
 
     hopflow: str
     python: str
@@ -51,8 +52,8 @@ class Report:
         return {**asdict(self), "healthy": self.healthy}
 
 
-def examine(folder: Path) -> Report:
-    """Look at this installation and at `folder`, where results would be written."""
+def examine(folder: Path) -> Diagnosis:
+    """Examine this installation, and `folder`, where results would be written."""
     problems: list[str] = []
     warnings: list[str] = []
     core, optional = requirements()
@@ -61,7 +62,7 @@ def examine(folder: Path) -> Report:
     free = shutil.disk_usage(folder).free
     if free < LOW_DISK:
         warnings.append(f"only {_size(free)} free on this disk")
-    return Report(
+    return Diagnosis(
         hopflow=__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
         platform=platform.platform(),
@@ -76,7 +77,7 @@ def examine(folder: Path) -> Report:
 
 
 def requirements() -> tuple[list[str], dict[str, list[str]]]:
-    """The names of the core dependencies and those of each extra, as the installed package declares them."""
+    """The names of the core dependencies, and of those of each extra, from the metadata of the installed package."""
     core: list[str] = []
     extras: dict[str, list[str]] = {}
     try:
@@ -101,7 +102,7 @@ def _version(package: str) -> str | None:
 
 
 def _core_version(package: str, problems: list[str]) -> str | None:
-    """A core package has to import, not only to be listed: half an installation is the usual trouble."""
+    """The version of a core package, which must also be importable: installations are often incomplete."""
     version = _version(package)
     try:
         import_module(package)
@@ -122,16 +123,16 @@ def _devices(problems: list[str]) -> dict[str, Any]:
     try:
         import torch
 
-        from .gpu import missing
+        from .kernels.support import missing_requirement
 
         devices["cpu_threads"] = torch.get_num_threads()
         devices["cuda_version"] = torch.version.cuda
         devices["cuda"] = [_cuda(torch, index) for index in range(torch.cuda.device_count())]
         devices["mps"] = torch.backends.mps.is_available()
-        devices["kernels_lack"] = missing()
+        devices["kernels_lack"] = missing_requirement()
     except ImportError:
         pass  # already reported with the packages
-    except Exception as error:  # a driver that does not fit raises its own kinds
+    except Exception as error:  # an incompatible driver may raise any exception
         problems.append(f"torch cannot list its devices: {error}".splitlines()[0])
     return devices
 
@@ -142,13 +143,13 @@ def _cuda(torch: Any, index: int) -> dict[str, Any]:
 
 
 def _probe_write(folder: Path, problems: list[str]) -> float | None:
-    """Seconds for one write + fsync + rename: how every result is saved."""
+    """Seconds for one write + fsync + rename, which is how every file is saved."""
     probe = folder / f".hopflow-doctor-{secrets.token_hex(8)}"
     start = time.perf_counter()
     try:
         atomic.write(probe, b"probe")
         if probe.read_bytes() != b"probe":
-            raise OSError("read back something else")
+            raise OSError("the file has other content than was written")
     except OSError as error:
         problems.append(f"cannot write, fsync and rename a file in this folder: {error.strerror or error}")
         return None
@@ -157,8 +158,8 @@ def _probe_write(folder: Path, problems: list[str]) -> float | None:
     return time.perf_counter() - start
 
 
-def show(report: Report, console: Console) -> None:
-    """Print the report: a column of names, a column of findings, then what to do."""
+def show(report: Diagnosis, console: Console) -> None:
+    """Print a column of names, a column of findings, then warnings and problems."""
     lines = _lines(report)
     width = max(len(label) for label, _ in lines) + 2
     for label, finding in lines:
@@ -168,10 +169,10 @@ def show(report: Report, console: Console) -> None:
     for text in report.problems:
         console.print(f"problem: {text}", style="red", soft_wrap=True)
     if report.healthy:
-        console.print("everything essential works", style="green")
+        console.print("all required packages work", style="green")
 
 
-def _lines(report: Report) -> list[tuple[str, str]]:
+def _lines(report: Diagnosis) -> list[tuple[str, str]]:
     devices = report.devices
     lines = [
         ("hopflow", report.hopflow),
@@ -187,11 +188,13 @@ def _lines(report: Report) -> list[tuple[str, str]]:
     ]
     if cards and (lack := devices.get("kernels_lack")):
         lines.append(
-            ("kernels", f"no, Triton misses {lack}: with torch's own operations a step of training takes twice as long")
+            ("kernels", f"no, Triton is missing {lack}: without its kernels a training step takes twice as long")
         )
     if not cards:
         built = devices.get("cuda_version")
-        lines.append(("cuda", f"no device (torch built for CUDA {built})" if built else "no (torch built without)"))
+        lines.append(
+            ("cuda", f"no device (torch built for CUDA {built})" if built else "no (torch built without CUDA)")
+        )
     lines.append(("mps", "yes" if devices.get("mps") else "no"))
     lines.append(("disk", f"{_size(report.free_bytes)} free"))
     seconds = report.write_seconds

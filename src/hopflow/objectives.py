@@ -1,7 +1,4 @@
-"""Objectives: the loss of one sequence at one point of the path, in nats.
-
-Averaging over t, pairs and xt is the caller's.
-"""
+"""Objectives: the training loss of a sequence at one time t, in nats; the caller averages over t, pairs and xt."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -18,19 +15,19 @@ from .velocities import Eta, eta_at
 
 
 class Objective(ABC):
-    """One sequence's loss."""
+    """The training loss of each sequence of a batch."""
 
     @abstractmethod
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
-        """Nats, summed over the positions of each sequence that count (`sample.total`)."""
+        """Nats of each sequence, summed over the positions that count (`sample.total`)."""
 
     def check(self, source: Source) -> None:  # noqa: B027  most objectives learn from any source
-        """Refuse a source with which this objective does not learn p_{1|t}."""
+        """Raise ValueError if this objective does not learn p_{1|t} with this source."""
 
 
 @dataclass(frozen=True)
 class CrossEntropy(Objective):
-    """-Σ_i log P(x1^i) over all positions: the paper's DFM-O. Eq. (7) [optimization_objective]"""
+    """-Σ_i log P(x1^i) over all positions, the paper's DFM-O. Eq. (7) [optimization_objective]"""
 
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
         return sample.total(-scores.log_p1)
@@ -38,7 +35,7 @@ class CrossEntropy(Objective):
 
 @dataclass(frozen=True)
 class NoisyCrossEntropy(Objective):
-    """-Σ_i log P(x1^i) over the positions that still hold a mask: the paper's DFM-N. App. C.2 [C2-pre]"""
+    """-Σ_i log P(x1^i) over the positions that hold a mask, the paper's DFM-N. App. C.2 [C2-pre]"""
 
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
         return sample.total(-torch.where(scores.source.vocab.is_data(sample.xt), 0.0, scores.log_p1))
@@ -46,14 +43,14 @@ class NoisyCrossEntropy(Objective):
     def check(self, source: Source) -> None:
         if not source.disjoint:
             raise ValueError(
-                f"NoisyCrossEntropy needs a disjoint source (mask, multimask), where xt shows which positions are "
-                f"noisy; with {type(source).__name__} it would not learn p(x1 | xt). Use CrossEntropy()."
+                f"NoisyCrossEntropy needs a disjoint source (Mask, MultiMask), got {type(source).__name__}, with which "
+                f"it would not learn p(x1 | xt). Use CrossEntropy()."
             )
 
 
 @dataclass(frozen=True)
 class Bound(Objective):
-    """The integrand over t of the bound (B) at this η; at η = 0 that is Eq. (15) [first_B].
+    """The integrand of the bound (B) at this η. At η = 0 it is that of Eq. (15) [first_B].
 
     With η = 0, Carry and a mask source it is the MD4 weighting k̇/(1-k)·Σ_masked -log P(x1), the paper's DFM-S.
     App. A.4 [A3]
@@ -62,7 +59,7 @@ class Bound(Objective):
     eta: Eta = 0.0
 
     def __post_init__(self) -> None:
-        eta_at(self.eta, torch.zeros(1))  # fail here, not at the first loss
+        eta_at(self.eta, torch.zeros(1))  # raises ValueError for an invalid η
 
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
         return sample.total(sample.dk * rate_divergence(scores, self.eta))

@@ -1,6 +1,7 @@
-"""The convex path from source to data."""
+"""The path from source to data: random states xt between x0 and x1."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -11,10 +12,10 @@ from .schedules import Linear, Schedule, check_time
 
 @dataclass(frozen=True)
 class PathSample:
-    """A point of the path: xt at time t between x0 and x1.
+    """A batch of states xt at times t between x0 and x1.
 
-    `rest` is 1 - k(t) and `dk` its speed k̇(t), (B, 1) for a shared schedule and (B, L) for a position-specific one;
-    1 - k is carried along because it cannot be had back from a k that was rounded near 1.
+    `rest` is 1 - k(t) and `dk` is k̇(t): (B, 1) for a shared schedule, (B, L) for a position-specific one. 1 - k is
+    stored because it cannot be computed from a k that was rounded near 1.
     """
 
     x0: Int[Tensor, "B L"]
@@ -24,7 +25,20 @@ class PathSample:
     rest: Float[Tensor, "B #L"]
     dk: Float[Tensor, "B #L"]
     keep: Bool[Tensor, "B L"] | None = None
-    """Where the loss counts: everywhere, but for sequences that were padded."""
+    """Positions that count in the loss; None means all. False for padding."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "PathSample":
+        """The sample with `function` applied to each of its tensors, such as `lambda x: x.to(device)`."""
+        present = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return PathSample(**{name: function(value) for name, value in present.items()})
+
+    def chunk(self, count: int) -> list["PathSample"]:
+        """The sample in `count` parts of consecutive sequences."""
+
+        def part(index: int) -> "PathSample":
+            return self.map(lambda x: x.chunk(count)[index])
+
+        return [part(index) for index in range(count)]
 
     def total(self, terms: Float[Tensor, "B L"]) -> Float[Tensor, " B"]:
         """The sum over the positions that count."""
@@ -33,7 +47,7 @@ class PathSample:
 
 @dataclass(frozen=True)
 class ConvexPath:
-    """xt^i = x1^i with probability k, else x0^i, each position by itself. Eq. (4) [convex_cond_flow]"""
+    """xt^i = x1^i with probability k, else x0^i, independently for each position. Eq. (4) [convex_cond_flow]"""
 
     schedule: Schedule = Linear()
 
@@ -44,6 +58,7 @@ class ConvexPath:
         t: Float[Tensor, " B"],
         generator: torch.Generator | None = None,
     ) -> PathSample:
+        """Random states at times t."""
         check_time(t)
         return self.at(x0, x1, t, uniform(x1, generator))
 
@@ -55,16 +70,16 @@ class ConvexPath:
         u: Float[Tensor, "B L"],
         keep: Bool[Tensor, "B L"] | None = None,
     ) -> PathSample:
-        """The sample that these uniform numbers decide; `keep` says where its loss counts."""
+        """The states for uniform numbers u; `keep` marks the positions that count in the loss."""
         self.schedule.check_length(x1.shape[1])
         rest = self.schedule.rest(t[:, None])  # (B, 1) or (B, L)
         return PathSample(x0, x1, torch.where(u < rest, x0, x1), t, rest, self.schedule.dk(t[:, None]), keep)
 
 
 def uniform(like: Shaped[Tensor, "*shape"], generator: torch.Generator | None) -> Float[Tensor, "*shape"]:
-    """Uniform numbers of this shape, drawn on the generator's device, whatever the device they go to.
+    """Uniform numbers with the shape and device of `like`, drawn on the device of the generator.
 
-    In float64 where there is one: a float32 uniform knows chances below 6e-8 not at all, and 1e-5 to half a percent.
+    They are float64 where possible: float32 numbers cannot resolve probabilities below 6e-8, and 1e-5 only to 0.5 %.
     """
     device = generator.device if generator is not None else like.device
     dtype = torch.float32 if "mps" in (device.type, like.device.type) else torch.float64

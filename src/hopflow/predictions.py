@@ -1,9 +1,10 @@
-"""Predictions: what a network's logits mean, given what is known of xt.
+"""Predictions: how the logits of a network become probabilities P(x) = p_{1|t}(x | xt).
 
-A prediction adds one number to one logit per position, that of the token xt itself (theory.md §6). An infinite shift
-means that xt stays for certain; it is applied by `where`, never as inf - inf.
+A prediction adds a number to one logit per position, that of the current token xt (theory.md §6). An infinite number
+means that xt stays with probability 1; it is applied with `where`, never as inf - inf.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -19,15 +20,25 @@ class Prediction(ABC):
 
     @abstractmethod
     def shift(self, xt: Int[Tensor, "*rows"], rest: Float[Tensor, "*#rows"], source: Source) -> Float[Tensor, "*rows"]:
-        """What to add to the logit of xt: 0 for a mask, inf where a data token stays for certain."""
+        """What is added to the logit of xt: 0 for a mask, inf where a data token stays with probability 1."""
 
-    def stays(self, source: Source) -> bool:
-        """With this source a data token in xt is never redrawn to another."""
+    def keeps_data_tokens(self, source: Source) -> bool:
+        """Whether a data token in xt always stays, with this source."""
         return False
 
+    def has_finite_bounds(self, source: Source) -> bool:
+        """Whether P becomes δ_xt as t → 1, so that the bounds in continuous time are finite."""
+        return self.keeps_data_tokens(source)
+
+    def stays(self, source: Source) -> bool:
+        """Deprecated name of `keeps_data_tokens`."""
+        warnings.warn("Prediction.stays is now keeps_data_tokens", DeprecationWarning, stacklevel=2)
+        return self.keeps_data_tokens(source)
+
     def settles(self, source: Source) -> bool:
-        """Near t = 1 the prediction becomes xt itself, so that continuous-time bounds are finite."""
-        return self.stays(source)
+        """Deprecated name of `has_finite_bounds`."""
+        warnings.warn("Prediction.settles is now has_finite_bounds", DeprecationWarning, stacklevel=2)
+        return self.has_finite_bounds(source)
 
     def log_probs(
         self,
@@ -36,7 +47,7 @@ class Prediction(ABC):
         rest: Float[Tensor, "*#rows"],
         source: Source,
     ) -> Float[Tensor, "*rows Vd"]:
-        """log P over data tokens, whole rows, at least in float32: bf16 loses the tail of 50k tokens."""
+        """log P over all data tokens, in float32 or float64: bf16 loses the tail of 50,000 tokens."""
         logits = logits if logits.dtype == torch.float64 else logits.float()
         shift = self.shift(xt, rest, source)
         at = torch.arange(logits.shape[-1], device=logits.device) == xt.unsqueeze(-1)  # no column for a mask
@@ -48,7 +59,7 @@ class Prediction(ABC):
 
 @dataclass(frozen=True)
 class Plain(Prediction):
-    """Nothing added: the paper's DFM-O and DFM-B. Every bound in continuous time is infinite (theory.md §3)."""
+    """Softmax of the logits: the paper's DFM-O and DFM-B. Bounds in continuous time are infinite (theory.md §3)."""
 
     def shift(self, xt: Int[Tensor, "*rows"], rest: Float[Tensor, "*#rows"], source: Source) -> Float[Tensor, "*rows"]:
         return torch.zeros_like(xt, dtype=rest.dtype)
@@ -56,34 +67,35 @@ class Plain(Prediction):
 
 @dataclass(frozen=True)
 class Carry(Prediction):
-    """A data token stays when the source is disjoint. App. A.4 [A3], Prop. A.4"""
+    """Softmax of the logits, but a data token stays if the source is disjoint. App. A.4 [A3], Prop. A.4"""
 
     def shift(self, xt: Int[Tensor, "*rows"], rest: Float[Tensor, "*#rows"], source: Source) -> Float[Tensor, "*rows"]:
         stays = source.vocab.is_data(xt) if source.disjoint else torch.zeros_like(xt, dtype=torch.bool)
         return torch.where(stays, torch.inf, 0.0).to(rest.dtype)
 
-    def stays(self, source: Source) -> bool:
+    def keeps_data_tokens(self, source: Source) -> bool:
         return source.disjoint
 
 
 @dataclass(frozen=True)
 class Evidence(Prediction):
-    """logit(xt) += log(1 + k/((1-k)·p0(xt))): logits mean the context, the path's evidence is added.  theory.md (E)
+    """Softmax with logit(xt) += log(1 + k/((1-k)·p0(xt))), the evidence of xt itself.  theory.md (E)
 
-    Exact for independent pairs, a bijection of logits for any; contains Carry, because p0 of a data token is then 0.
+    The logits then describe the context of a position only. Exact for independent pairs, and a bijection of logits for
+    any pairs. With a disjoint source it includes Carry, because p0 of a data token is 0.
     """
 
     def shift(self, xt: Int[Tensor, "*rows"], rest: Float[Tensor, "*#rows"], source: Source) -> Float[Tensor, "*rows"]:
-        noise = rest * source.probs(xt, rest.dtype)  # the chance that xt is a source token here
+        noise = rest * source.probs(xt, rest.dtype)  # the probability that xt is a source token
         shift = torch.log1p((1 - rest) / noise)
-        certain = (noise == 0) & (rest < 1)  # at k = 0 nothing is known yet, whatever p0 is
+        certain = (noise == 0) & (rest < 1)  # at k = 0 xt carries no information, whatever p0 is
         shift = torch.where(certain, torch.inf, torch.where(rest < 1, shift, 0.0))
         return torch.where(source.vocab.is_data(xt), shift, 0.0)
 
-    def stays(self, source: Source) -> bool:
+    def keeps_data_tokens(self, source: Source) -> bool:
         return source.disjoint
 
-    def settles(self, source: Source) -> bool:
+    def has_finite_bounds(self, source: Source) -> bool:
         return True
 
 

@@ -1,9 +1,8 @@
-"""The family of velocities (F), its finite-step kernels (F_N), and the divergence between two of them.
+"""Velocities (F), the transition kernels of finite steps (F_N), and the divergence between two rates.
 
-All rates are per unit of k, not of t: the flow's law depends on the schedule only through the network's clock, so the
-factor k̇ belongs to whoever integrates over t. `rest` is 1 - k, given beside k because either may be too small to be
-had from the other. Whole rows over the vocabulary serve the oracle and the samplers; `divergence` serves the bounds,
-which need only a few numbers of a row.
+All rates are per unit of k, not of t; an integral over t multiplies them by k̇. `rest` is 1 - k, a separate argument
+because either of k and 1 - k may be lost in rounding the other. Functions that return rows over the vocabulary are for
+the oracle; `divergence` is for the bounds, which need a few numbers per row only.
 """
 
 import math
@@ -14,11 +13,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 Eta = float | int | Callable[[Tensor], Tensor]
-"""Strength of the corrector: a number, or a function of t."""
+"""Strength of the corrector: a number ≥ 0, or a function of t."""
 
 
 def eta_at(eta: Eta, t: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """η(t), checked."""
+    """η(t) at these times; raises ValueError unless it is ≥ 0 and finite."""
     if not callable(eta):
         _check_eta(float(eta))
         return torch.full_like(t, float(eta))
@@ -31,7 +30,7 @@ def eta_at(eta: Eta, t: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 def _check_eta(value: float) -> None:
     if not 0 <= value < math.inf:
         raise ValueError(
-            f"eta must be ≥ 0 and finite (0 is the few-hops sampler, 1 the reversal of its noising); got {value:g}"
+            f"eta must be ≥ 0 and finite (0 = fewest hops, 1 = the sampler that b1 bounds), got {value:g}."
         )
 
 
@@ -56,13 +55,13 @@ def velocity(
     noise = _noise(p, xt, p0, k, rest)
     forward = p / rest.unsqueeze(-1)
     corrector = (eta / torch.where(k > 0, k, 1.0) * noise).unsqueeze(-1) * p0
-    return _without(forward + corrector, xt)
+    return _zero_at(forward + corrector, xt)
 
 
 def step_sizes(
     rest: Float[Tensor, "*#shape"], gain: Float[Tensor, "*#shape"], eta: Float[Tensor, "*#shape"]
 ) -> tuple[Float[Tensor, "*#shape"], Float[Tensor, "*#shape"]]:
-    """In a step that adds `gain` = k' - k: r, the chance of a redraw, and s, that of a corrector's proposal.
+    """The probabilities r of a redraw and s of a proposal of the corrector, in a step that adds `gain` = k' - k.
 
     theory.md (F_N)
     """
@@ -81,9 +80,9 @@ def kernel(
     r: Float[Tensor, "*#rows"],
     s: Float[Tensor, "*#rows"],
 ) -> Float[Tensor, "*rows V"]:
-    """K[P](x' | xt), whole rows that sum to 1.  theory.md (F_N); at η = 1 the D3PM posterior kernel"""
+    """K[P](x' | xt) for all x'; rows sum to 1.  theory.md (F_N); at η = 1 the D3PM posterior kernel"""
     noise = _noise(p, xt, p0, k, rest)
-    moves = _without(r.unsqueeze(-1) * p + (s * noise).unsqueeze(-1) * p0, xt)
+    moves = _zero_at(r.unsqueeze(-1) * p + (s * noise).unsqueeze(-1) * p0, xt)
     return moves.scatter(-1, xt.unsqueeze(-1), 1 - moves.sum(-1, keepdim=True))
 
 
@@ -94,10 +93,10 @@ def neighbour_ratio(
     k: Float[Tensor, "*#rows"],
     rest: Float[Tensor, "*#rows"],
 ) -> Float[Tensor, "*rows V"]:
-    """p_t(xt with token x at this position)/p_t(xt), as the prediction P implies it; exact for a perfect network.
+    """p_t(xt with token x at this position)/p_t(xt), as implied by P; exact for a perfect network.
 
-    (1-k)·p0(x)·G + k·g(x) with g(y) = P(y)/p(xt | y) and G = Σ g. It needs p0(xt) > 0: a token that is data for
-    certain makes P forget what the context said of it.  theory.md §5
+    (1-k)·p0(x)·G + k·g(x) with g(y) = P(y)/p(xt | y) and G = Σ g. It needs p0(xt) > 0: otherwise P is δ_xt and does
+    not depend on the context.  theory.md §5
     """
     noise = (rest * p0[xt]).unsqueeze(-1)
     seen = noise.expand_as(p).scatter(-1, xt.unsqueeze(-1), noise + k.expand(xt.shape).unsqueeze(-1))  # p(xt | x1 = y)
@@ -111,17 +110,21 @@ def divergence(
     difference: Float[Tensor, "*shape"],
     log_v: Float[Tensor, "*shape"] | None = None,
 ) -> Float[Tensor, "*shape"]:
-    """c·log(c/v) - c + v ≥ 0, the integrand of (B); `difference` is v - c, formed by the caller without cancellation.
+    """c·log(c/v) - c + v ≥ 0, the integrand of (B); `difference` is v - c, computed without cancellation.
 
-    It is c·(g - log(1 + g)) with g = (v - c)/c. For small g, as near k → 0 where c and v grow like 1/k, the two
-    terms cancel and a series takes over; where c = 0 what is left is v. `log_v` serves where v itself underflows.
+    It equals c·(g - log(1 + g)) with g = (v - c)/c. For small g, as for k → 0 where c and v grow like 1/k, the two
+    terms cancel and a series is used; for c = 0 the value is v. Pass `log_v` where v may underflow.
+
+    >>> one, two = torch.tensor(1.0), torch.tensor(2.0)
+    >>> divergence(one, two, two - one)
+    tensor(0.3069)
     """
     some = torch.where(c > 0, c, 1.0)
     g = difference / some
     small = g.abs() < 0.02
     near = torch.where(small, g, 0.0)
     series = near**2 * (1 / 2 - near * (1 / 3 - near * (1 / 4 - near * (1 / 5 - near * (1 / 6 - near / 7)))))
-    plain = small | (c <= 0)  # these must not touch the logarithm, in the backward pass either
+    plain = small | (c <= 0)  # keep these out of the logarithm, in the backward pass, too
     log_ratio = torch.log(torch.where(plain, some, v) / some) if log_v is None else log_v - some.log()
     far = difference - some * torch.where(plain, 0.0, log_ratio)
     return torch.where(c > 0, torch.where(small, some * series, far), v)
@@ -134,10 +137,11 @@ def _noise(
     k: Float[Tensor, "*#rows"],
     rest: Float[Tensor, "*#rows"],
 ) -> Float[Tensor, "*rows"]:
-    """1 - ρP(xt), the chance that xt still is a source token, as a sum of what is ≥ 0: it may be far below 1e-16."""
+    """1 - ρP(xt), the probability that xt is a source token, as a sum of terms ≥ 0: it may be far below 1e-16."""
     rho, one_minus_rho = still_noise(k, rest, p0[xt])
-    return one_minus_rho + rho * _without(p, xt).sum(-1)
+    return one_minus_rho + rho * _zero_at(p, xt).sum(-1)
 
 
-def _without(rates: Float[Tensor, "*rows V"], xt: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows V"]:
+def _zero_at(rates: Float[Tensor, "*rows V"], xt: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows V"]:
+    """The rates with 0 in column xt."""
     return rates.scatter(-1, xt.unsqueeze(-1), 0.0)

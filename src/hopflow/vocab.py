@@ -1,4 +1,4 @@
-"""The token ids of a flow: data tokens first, then masks."""
+"""Vocab: the token ids of a flow, data tokens first, then masks."""
 
 from dataclasses import dataclass
 from numbers import Integral
@@ -8,14 +8,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 IDS = (torch.int64, torch.int32)
-"""What token ids are of: torch looks nothing up by other integers."""
+"""The integer types of token ids; torch accepts no others as indices."""
 
 
 @dataclass(frozen=True)
 class Vocab:
-    """Ids 0 … data-1 are data tokens, data … data+masks-1 are masks.
+    """Numbers of tokens: ids 0 … data-1 are data tokens, ids data … data+masks-1 are masks.
 
-    A network predicts data tokens only and embeds all of them, so a mask can never be generated.
+    A network embeds all tokens but predicts data tokens only, so that a mask is never generated.
+
+    >>> Vocab(data=27, masks=1).size
+    28
     """
 
     data: int
@@ -25,47 +28,45 @@ class Vocab:
         counts = all(isinstance(count, Integral) for count in (self.data, self.masks))
         if not counts or self.data < 1 or self.masks < 0:
             raise ValueError(
-                f"a vocabulary needs at least one data token and no negative count, in whole numbers; "
-                f"got data={self.data!r}, masks={self.masks!r}"
+                f"data must be an integer ≥ 1 and masks an integer ≥ 0, got data={self.data!r}, masks={self.masks!r}."
             )
 
     @property
     def size(self) -> int:
-        """V, the number of data and mask tokens together."""
+        """V, the number of data tokens and masks."""
         return self.data + self.masks
 
     def is_data(self, x: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """Which tokens are data tokens."""
         return x < self.data
 
     @staticmethod
     def check_ids(x: object, shape: str) -> None:
-        """Refuse what is no tensor of token ids of this shape, such as "(n, L)"."""
+        """Raise ValueError unless x is a tensor of token ids with this shape, e.g. "(n, L)"."""
         if not isinstance(x, Tensor) or x.dtype not in IDS or x.ndim != shape.count(",") + 1:
             got = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"token ids are a tensor of int64 or int32, {shape}; got {got}")
+            raise ValueError(f"token ids must be an int64 or int32 tensor of shape {shape}, got {got}.")
 
     def check_data(self, x1: Int[Tensor, "..."]) -> None:
-        """Refuse tokens that no data sequence can hold."""
+        """Raise ValueError unless all tokens are data tokens."""
         if x1.numel() == 0:
             return
         low, high = int(x1.min()), int(x1.max())
         if low < 0 or high >= self.data:
             raise ValueError(
-                f"token id {low if low < 0 else high} is out of range: this vocabulary's data tokens are "
-                f"0 … {self.data - 1}. Was the text tokenised with another tokenizer?"
+                f"token id {low if low < 0 else high} is out of range: data tokens are 0 … {self.data - 1}. "
+                f"Was the text tokenised with another tokenizer?"
             )
 
     def check_logits(self, logits: Float[Tensor, "... W"]) -> None:
-        """Refuse a network that predicts anything but data tokens."""
+        """Raise ValueError unless the logits are over data tokens."""
         if logits.shape[-1] != self.data:
             raise ValueError(
-                f"a network predicts data tokens only: its logits must end in {self.data} columns; "
-                f"got {tuple(logits.shape)}"
+                f"the last dimension of the logits must be {self.data}, the number of data tokens, "
+                f"got shape {tuple(logits.shape)}."
             )
 
     def check_outputs(self, count: int) -> None:
-        """The same of a head that is known by its number of outputs."""
+        """The same for a head with this number of outputs."""
         if count != self.data:
-            raise ValueError(
-                f"a network predicts data tokens only: its head must have {self.data} outputs; got {count}"
-            )
+            raise ValueError(f"the head must have {self.data} outputs, one per data token, got {count}.")

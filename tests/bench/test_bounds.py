@@ -1,4 +1,4 @@
-"""`hopflow bench eval`: what it reports is right; how fast anything is, no test says."""
+"""`hopflow bench eval` reports correct values; no test checks a speed."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from hopflow.bench import bounds
 
-CASE = bounds.Case(n=8, length=6, tokens=20, draws=2)
+CASE = bounds.BoundsCase(n=8, length=6, tokens=20, draws=2)
 
 
 @pytest.fixture(scope="module")
@@ -14,13 +14,13 @@ def rows():
     return bounds.run(CASE)
 
 
-def test_every_bound_of_every_source_in_both_variants(rows):
+def test_every_bound_of_every_source_is_measured_in_both_variants(rows):
     found = [(row.source, row.quantity) for row in rows if row.variant == "default"]
     assert found == [("mask", "b0"), ("mask", "bn"), *(("uniform", name) for name in ("b0", "b1", "bn", "bk"))]
     assert [(row.source, row.quantity) for row in rows if row.variant == "float32"] == found
 
 
-def test_on_a_cpu_both_are_the_same_numbers_from_the_same_draws(rows):
+def test_on_a_cpu_both_variants_have_the_same_value(rows):
     for plain, default in zip(rows[::2], rows[1::2], strict=True):
         assert (plain.variant, default.variant) == ("float32", "default")
         assert plain.dtype == default.dtype == "float32"
@@ -38,4 +38,4 @@ def test_the_command_prints_a_table_and_writes_json(hopflow, tmp_path):
     assert [(row["quantity"], row["variant"]) for row in content["rows"]] == [
         (name, variant) for name in ("b0", "bn") for variant in ("float32", "default")
     ]
-    assert "s.e. apart" in ended.out
+    assert "difference, s.e." in ended.out

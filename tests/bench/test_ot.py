@@ -1,4 +1,4 @@
-"""`hopflow bench ot`: what it reports is right; how fast anything is, no test says."""
+"""`hopflow bench ot` reports correct values; no test checks a speed."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import torch
 from hopflow import ExactOT, SquaredEmbedding, cli
 from hopflow.bench import ot as bench
 from hopflow.bench import pairs
-from hopflow.ot import best_engine
+from hopflow.transport.assignment import best_engine
 
 SOLVERS = {"hopflow_exact", "hopflow_sinkhorn", "pot_emd", "pot_sinkhorn", "scipy", best_engine()}
 
@@ -34,16 +34,16 @@ def test_exact_solvers_agree_to_nine_digits_and_both_sinkhorns_to_their_toleranc
         assert value["hopflow_exact"] < value["hopflow_sinkhorn"]
 
 
-def test_gains_and_errors_are_what_they_say(rows):
+def test_gains_are_relative_to_independent_pairs_and_marginal_errors_are_small(rows):
     for row in rows:
-        split = bench.problem(row.case, 3)
+        split = bench.cost_matrix(row.case, 3)
         assert row.gain == pytest.approx(1 - row.value / split.mean(), abs=1e-6)
         assert row.gain > 0
         assert row.ms > 0
         assert 0 <= row.marginal_error < (1e-4 if "sinkhorn" in row.solver else 1e-9)
 
 
-def test_the_grids_hold_what_they_promise():
+def test_the_grids_contain_the_documented_sizes():
     short, whole = list(bench.grid()), list(bench.grid(full=True))
     assert {case.n for case in short} == {64, 512, 2048}
     assert {case.length for case in short} == {128}
@@ -55,8 +55,8 @@ def test_the_grids_hold_what_they_promise():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the command itself runs it there")
-def test_what_is_measured_on_a_gpu_is_right_on_a_cpu():
-    case = bench.Case("squared_embedding", 24, 16, 500, 12)
+def test_the_gpu_measurement_gives_correct_values_on_a_cpu():
+    case = bench.SolverCase("squared_embedding", 24, 16, 500, 12)
     rows = bench.measure_on(torch.device("cpu"), case, 3, bench._pot())
     value = {row.solver: row.value for row in rows}
     assert value["hopflow_cost"] == pytest.approx(value["cdist_float32"], rel=1e-5)
@@ -66,7 +66,7 @@ def test_what_is_measured_on_a_gpu_is_right_on_a_cpu():
     assert {case.n for case in bench.gpu_grid()} == {512, 1024, 2048, 4096}
 
 
-def test_a_run_leaves_the_threads_of_torch_as_they_were(monkeypatch):
+def test_a_run_restores_the_number_of_torch_threads(monkeypatch):
     monkeypatch.setattr(bench, "measure", lambda case, split, pot: [])
     before = torch.get_num_threads()
     bench.run(n=2)
@@ -82,7 +82,7 @@ def test_the_command_prints_a_table_and_writes_json(hopflow, monkeypatch, tmp_pa
 
     sizes = {"n": 16, "length": 4, "width": 4, "tokens": 20, "step_seconds": 0.001, "workers": 0, "blocks": 2}
     monkeypatch.setattr(bench, "run", run)
-    monkeypatch.setattr(pairs, "hiding", partial(pairs.hiding, **sizes))
+    monkeypatch.setattr(pairs, "pairing_cost", partial(pairs.pairing_cost, **sizes))
     file = tmp_path / "bench.json"
     ended = hopflow("bench", "ot", "n=24", "seed=3", "full=true", "--json", str(file))
     assert ended.code == 0
@@ -100,11 +100,11 @@ def test_the_command_prints_a_table_and_writes_json(hopflow, monkeypatch, tmp_pa
     ]
     assert all(row["slowdown"] == row["seconds_paired"] / row["seconds_plain"] - 1 for row in content["hiding"])
     assert all(row["slowdown_stderr"] >= 0 and row["blocks"] == 2 for row in content["hiding"])
-    assert "hidden behind a 100 ms step" in ended.out
+    assert "couplings computed during a 100 ms training step" in ended.out
     assert ended.out.count("ExactOT(cost=") == 4
 
 
-def test_without_pot_it_says_in_one_line_what_to_install(hopflow, monkeypatch):
+def test_without_pot_the_error_names_the_package_to_install(hopflow, monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
     ended = hopflow("bench", "ot", "n=4")
     assert ended.code == cli.ENVIRONMENT
@@ -113,5 +113,5 @@ def test_without_pot_it_says_in_one_line_what_to_install(hopflow, monkeypatch):
 
 
 @pytest.mark.parametrize("bad", ["n=0", "n=40000", "full=yes", "size=3"])
-def test_settings_that_make_no_sense_are_the_users_to_mend(hopflow, bad):
+def test_invalid_settings_are_user_errors(hopflow, bad):
     assert hopflow("bench", "ot", bad).code == cli.USER

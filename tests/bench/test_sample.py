@@ -1,4 +1,4 @@
-"""`hopflow bench sample`: what it reports is right; how fast anything is, no test says."""
+"""`hopflow bench sample` reports correct values; no test checks a speed."""
 
 import json
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from hopflow.bench import sample
-from hopflow.bench.memory import Peak
+from hopflow.bench.memory import PeakMemory
 from hopflow.bench.plain import plain_euler
 from hopflow.flow import Flow
 from hopflow.predictions import Plain
 from hopflow.sources import Mask, Uniform
 from hopflow.vocab import Vocab
 
-CASE = sample.Case(n=2, length=8, tokens=40, steps=(1, 40))
+CASE = sample.SamplingCase(n=2, length=8, tokens=40, steps=(1, 40))
 
 
 @pytest.fixture(scope="module")
@@ -33,20 +33,20 @@ def test_calls_are_counted_and_speeds_are_positive(rows):
         assert row.peak_bytes >= 0
         calls = {"plain_euler": row.steps, "random_order": 8}.get(row.sampler)
         assert row.calls_per_sequence == calls if calls else row.calls_per_sequence <= row.steps
-        assert row.timed_steps == (min(row.steps, sample.TIMED) if row.sampler == "plain_euler" else row.steps)
+        assert row.timed_steps == (min(row.steps, sample.TIMED_STEPS) if row.sampler == "plain_euler" else row.steps)
 
 
-def test_ratios_set_each_row_beside_the_plain_loop_of_its_source(rows):
+def test_ratios_compare_each_row_with_the_plain_loop_of_its_source(rows):
     plain = {(row.source, row.steps): row.sequences_per_s for row in rows if row.sampler == "plain_euler"}
     seen = 0
     for row, ratio in sample.ratios(rows):
-        beside = plain[row.source, row.steps if row.sampler == "euler" else 40]
-        assert ratio == pytest.approx(row.sequences_per_s / beside)
+        baseline = plain[row.source, row.steps if row.sampler == "euler" else 40]
+        assert ratio == pytest.approx(row.sequences_per_s / baseline)
         seen += 1
     assert seen == 10
 
 
-def test_the_plain_loop_draws_what_it_should_when_all_its_steps_are_taken():
+def test_the_plain_loop_samples_the_right_distribution():
     law = torch.tensor([0.6, 0.3, 0.1])
     for source in (Mask(Vocab(3, 1)), Uniform(Vocab(3))):
         flow, g = Flow(source, prediction=Plain()), torch.Generator().manual_seed(0)
@@ -65,7 +65,7 @@ def test_half_of_the_plain_loops_steps_leave_half_of_the_masks():
 
 
 def test_peak_memory_sees_a_large_tensor():
-    with Peak(torch.device("cpu")) as peak:
+    with PeakMemory(torch.device("cpu")) as peak:
         held = torch.ones(30_000_000)
         held += 1
         for _ in range(3):
@@ -73,8 +73,8 @@ def test_peak_memory_sees_a_large_tensor():
     assert 100e6 < peak.bytes < 300e6
 
 
-def test_a_gpu_gets_the_papers_size():
-    assert sample.Case.on(torch.device("cuda"), n=7) == sample.Case(
+def test_the_defaults_on_a_gpu_are_the_size_of_the_paper():
+    assert sample.SamplingCase.on(torch.device("cuda"), n=7) == sample.SamplingCase(
         n=7, tokens=50_257, size="small", device=torch.device("cuda")
     )
 
@@ -91,23 +91,23 @@ def test_the_command_prints_a_table_and_writes_json(hopflow, tmp_path):
         (2, "euler"), (2, "plain_euler"), (3, "euler"), (3, "plain_euler"), (4, "random_order")
     ]  # fmt: skip
     assert "plain_euler" in ended.out
-    assert "as fast as plain" in ended.out
+    assert "speed-up" in ended.out
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("steps=0", "1 step"),
-        ("steps=", "whole number"),
-        ("steps=1,x", "whole number"),
-        ("tokens=1", "at least 2 tokens"),
+        ("steps=0", "steps must be an integer from 1 to"),
+        ("steps=", "steps must be an integer from 1 to"),
+        ("steps=1,x", "got 1,x."),
+        ("tokens=1", "tokens must be an integer ≥ 2, got 1."),
         ("size=huge", "no size 'huge'"),
         ("source=maks", "did you mean 'mask'"),
         ("n=0", "from 1"),
         ("step=3", "did you mean 'steps'"),
     ],
 )
-def test_a_wrong_setting_is_one_message(hopflow, word, message):
+def test_a_wrong_setting_is_reported_in_one_message(hopflow, word, message):
     ended = hopflow("bench", "sample", word)
     assert ended.code == 2
     assert message in ended.err

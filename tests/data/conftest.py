@@ -1,4 +1,4 @@
-"""Every test has a cache of its own, no folder of further corpora, and no network."""
+"""No test of data uses a folder of further corpora or the network."""
 
 import os
 import socket
@@ -7,20 +7,17 @@ from pathlib import Path
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
-from hopflow.data.making import _byte_level, from_text
-from hopflow.data.pulse import Pulse
-from hopflow.data.reading import Piece
-from hopflow.data.tokenizers import Subwords
+from hopflow.data.build_tokenizer import from_text
+from hopflow.data.documents import DocumentChunk
+from hopflow.data.subwords import Subwords, _byte_level
+from hopflow.system.progress import Progress
 
 SHARED = os.environ.get("HOPFLOW_DATA")
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("HOPFLOW_CACHE", str(folder))
+def no_data_folder(monkeypatch):
     monkeypatch.delenv("HOPFLOW_DATA", raising=False)
-    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -53,4 +50,4 @@ def pairs():
 def bpe():
     """A small byte-level BPE, made as `tokens=bpe:400` makes it."""
     text = "It was the best of times, it's the worst of times; we'll see 1859 again.\n\nÀ demain! " * 40
-    return from_text("bpe:400", "", iter([Piece(text, True)]), Pulse(None))
+    return from_text("bpe:400", "", iter([DocumentChunk(text, True)]), Progress(None))

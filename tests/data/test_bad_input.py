@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hopflow as hf
-from hopflow.data import reading
+from hopflow.data import documents
 
 TEXT = "To be, or not to be: that is the question.\n" * 20
 
@@ -22,8 +22,8 @@ REFUSED = [
     ("empty.txt", b"", {}, "is empty"),
     ("blank.txt", b" \n\n\t\n" * 50, {}, "is empty"),
     ("bom.txt", b"\xef\xbb\xbf", {}, "is empty"),
-    ("one.txt", b"a", {"length": 1}, "held out has 0 tokens"),
-    ("short.txt", b"abc", {"holdout": 0.0}, "has 3 tokens, less than one row of 8"),
+    ("one.txt", b"a", {"length": 1}, "the held-out text has 0 tokens"),
+    ("short.txt", b"abc", {"holdout": 0.0}, "has 3 tokens, fewer than one row of 8"),
     ("short_held.txt", TEXT.encode(), {"length": 64}, "use a larger holdout"),
     ("latin.txt", "Ça".encode("latin-1") * 50, {}, "not UTF-8: byte 0 is 0xc7"),
     ("cut_off.txt", TEXT.encode() + "é".encode()[:1], {}, "not UTF-8: byte 860 is 0xc3"),
@@ -41,14 +41,14 @@ REFUSED = [
     ("deep.jsonl", b"[" * 100_000, {}, "line 1: not JSON"),
     ("list.jsonl", b'["text"]\n', {}, 'the key "text" is missing; found no object'),
     ("key.jsonl", line(body=TEXT), {}, "'body'"),
-    ("number.jsonl", line(text=7), {}, "to be a string; found int"),
+    ("number.jsonl", line(text=7), {}, "must be a string, found int"),
     ("half.jsonl", b'{"text": "\\ud800"}\n', {}, "surrogate"),
-    ("nul.jsonl", b'{"text": "a\\u0000"}\n', {}, "line 1: holds NUL"),
+    ("nul.jsonl", b'{"text": "a\\u0000"}\n', {}, "line 1: contains NUL"),
     ("latin.jsonl", b'{"text": "\xe9"}\n', {}, "line 1: not UTF-8"),
     ("tokens.txt", TEXT.encode(), {"tokens": "bpe:12"}, "from 257"),
     ("tokens2.txt", TEXT.encode(), {"tokens": "words"}, "unknown tokens 'words'"),
-    ("length.txt", TEXT.encode(), {"length": 0}, "at least one token"),
-    ("holdout.txt", TEXT.encode(), {"holdout": 1.5}, "a share from 0 to 1"),
+    ("length.txt", TEXT.encode(), {"length": 0}, "length must be an integer ≥ 1, got 0"),
+    ("holdout.txt", TEXT.encode(), {"holdout": 1.5}, "a fraction from 0 to 1"),
 ]
 
 
@@ -92,7 +92,7 @@ def test_a_missing_file_and_a_folder_without_text_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no such file.*missing\.txt"):
         hf.data.load("missing.txt")
     (tmp_path / "picture.png").write_bytes(b"x")
-    with pytest.raises(ValueError, match="holds no text"):
+    with pytest.raises(ValueError, match="contains no text"):
         hf.data.load(tmp_path)
 
 
@@ -106,7 +106,7 @@ def test_an_unknown_name_is_told_the_nearest():
 
 
 def test_a_json_line_beyond_the_limit_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(documents, "LONGEST_LINE", 1000)
     (tmp_path / "a.jsonl").write_bytes(line(text="a" * 2000))
     with pytest.raises(ValueError, match="one JSON line is longer"):
         hf.data.load(tmp_path / "a.jsonl")
@@ -135,7 +135,7 @@ def test_ids_and_characters_that_do_not_exist_are_refused(tmp_path):
 
 def test_positions_that_do_not_exist_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="must not be negative"):
         hf.data.load(tmp_path / "a.txt", length=8).batch(0, -1, 4)
     with pytest.raises(ValueError, match="everything is held out"):
         hf.data.load(tmp_path / "a.txt", length=8, holdout=1.0).batch(0, 0, 4)

@@ -120,7 +120,7 @@ def test_the_held_out_rows_are_capped_and_evenly_spread(text, monkeypatch):
 
 def test_the_second_load_reads_nothing_and_gives_the_same(text, monkeypatch):
     first = hf.data.load(text, length=32)
-    monkeypatch.setattr("hopflow.data.preparing._build", None)
+    monkeypatch.setattr("hopflow.data.prepare._build", None)
     second = hf.data.load(text, length=32)
     assert second.identity == first.identity
     assert torch.equal(second.batch(1, 2, 50), first.batch(1, 2, 50))
@@ -224,12 +224,12 @@ def test_bpe_on_the_spot_and_a_stored_tokenizer_give_the_same_corpus(text):
 
 def test_a_long_work_gives_signs_of_life(text, monkeypatch):
     clock = iter(range(0, 10**6, 3))
-    monkeypatch.setattr("hopflow.data.pulse.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("hopflow.system.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     said = []
     hf.data.load(text, "bpe:300", length=16, progress=said.append)
     assert any("hashing" in words for words in said)
     assert any("reading" in words for words in said)
-    assert any("tokenising" in words and "MB/s" in words for words in said)
+    assert any("tokenizing" in words and "MB/s" in words for words in said)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from hopflow.data.file_hashes import YOUNG, file_sha256
-from hopflow.data.pulse import Pulse
+from hopflow.system.progress import Progress
 
 
 def sha(path, cache):
-    return file_sha256(path, cache, Pulse(None))
+    return file_sha256(path, cache, Progress(None))
 
 
 @pytest.fixture
@@ -84,5 +84,5 @@ def test_a_cache_that_may_not_be_written_to_only_costs_time(text, cache, monkeyp
 
     os.utime(text, ns=(1, 1))
     time.sleep(2 * YOUNG / 1e9)
-    monkeypatch.setattr("hopflow.atomic.write", refuse)
+    monkeypatch.setattr("hopflow.system.atomic.write", refuse)
     assert sha(text, cache) == hashlib.sha256(text.read_bytes()).hexdigest()

@@ -32,7 +32,7 @@ def prepare(path: Path, tokens: str, cache: Path) -> dict[str, int]:
 
 
 def write(path: Path, size: int, line_break: str) -> None:
-    """Words by Zipf's law, never the same twice in a row, with a mark every 100 kB; or all on one line."""
+    """WordCache by Zipf's law, never the same twice in a row, with a mark every 100 kB; or all on one line."""
     generator = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlucmfwypvbgk"))
     words = ["".join(generator.choice(letters, 1 + i % 9)) for i in range(200_000)]
@@ -77,5 +77,5 @@ def test_one_line_of_100_mb_takes_the_memory_and_the_ids_of_short_lines(tmp_path
     # the tokens of the first 2 MB, cut or whole
     store = hf.data.load(tmp_path / "long.txt", tokenizer, 128, cache=cache).store
     text = (tmp_path / "long.txt").read_text()[: 2 * MB].rpartition(" ")[0]
-    whole = store.tokenizer._ask([text])[0]
+    whole = store.tokenizer._encode_batch([text])[0]
     assert store.tokens("train")[: len(whole)].tolist() == whole

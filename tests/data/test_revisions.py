@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 import hopflow as hf
-from hopflow.data.pulse import Pulse
-from hopflow.data.revisions import Pin, split
+from hopflow.data.revisions import PinnedRevision, split
+from hopflow.system.progress import Progress
 
 OLD, NEW = "a" * 40, "b" * 40
 
 
 def pin(name, cache):
-    return Pin("model", name, cache)
+    return PinnedRevision("model", name, cache)
 
 
 def test_a_revision_is_written_behind_an_at_sign():
@@ -24,29 +24,29 @@ def test_a_revision_is_written_behind_an_at_sign():
 
 def test_the_first_use_decides_and_another_revision_is_asked_for_by_name(cache):
     assert pin("org/name", cache).wanted is None
-    pin("org/name", cache).settle(OLD, (), Pulse(None))
+    pin("org/name", cache).record(OLD, (), Progress(None))
     assert pin("org/name", cache).wanted == OLD
     assert pin("org/other", cache).wanted is None
-    assert Pin("dataset", "org/name", cache).wanted is None
+    assert PinnedRevision("dataset", "org/name", cache).wanted is None
     assert pin("org/name@main", cache).wanted == "main"
-    pin("org/name@main", cache).settle(NEW, (), Pulse(None))
+    pin("org/name@main", cache).record(NEW, (), Progress(None))
     assert pin("org/name", cache).wanted == NEW
 
 
 def test_files_that_changed_under_the_same_commit_are_refused(cache, tmp_path):
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"weights")
-    pin("org/name", cache).settle(OLD, [file], Pulse(None))
-    pin("org/name", cache).settle(OLD, [file], Pulse(None))
+    pin("org/name", cache).record(OLD, [file], Progress(None))
+    pin("org/name", cache).record(OLD, [file], Progress(None))
     file.write_bytes(b"WEIGHTS")
     with pytest.raises(OSError, match=r"model\.safetensors of org/name is not the file that was first used"):
-        pin("org/name", cache).settle(OLD, [file], Pulse(None))
-    pin("org/name", cache).settle(NEW, [file], Pulse(None))  # another commit may have other files
+        pin("org/name", cache).record(OLD, [file], Progress(None))
+    pin("org/name", cache).record(NEW, [file], Progress(None))  # another commit may have other files
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"revision": 3}', '{"revision": "../../etc"}'])
 def test_a_damaged_record_is_not_believed(cache, content):
-    pin("org/name", cache).settle(OLD, (), Pulse(None))
+    pin("org/name", cache).record(OLD, (), Progress(None))
     (file,) = (cache / "revisions").iterdir()
     file.write_text(content)
     assert pin("org/name", cache).wanted is None

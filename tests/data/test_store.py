@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import hopflow as hf
-from hopflow import atomic
 from hopflow.data import store as store_module
 from hopflow.data.file_hashes import YOUNG
-from hopflow.data.pulse import Pulse
-from hopflow.data.store import Damaged, Store, Writer, open_or_build
+from hopflow.data.store import DamagedStore, Store, StoreWriter, open_or_build
 from hopflow.data.tokenizers import Bytes, Characters
+from hopflow.system import atomic
+from hopflow.system.progress import Progress
 
 TEXT = "".join(f"{i} green bottles, hanging on the wall\n" for i in range(500))
 
@@ -76,7 +76,7 @@ DAMAGE = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_store_is_found_and_made_again(corpus, tmp_path, name):
     DAMAGE[name](corpus.store.folder)
-    with pytest.raises(ValueError, match=r"damaged|missing|not JSON|not the one|not a"):
+    with pytest.raises(ValueError, match=r"damaged|missing|not JSON|does not match|not a"):
         Store.open(corpus.store.folder)
     said = []
     repaired = again(tmp_path, said.append)
@@ -88,7 +88,7 @@ def test_a_damaged_store_is_found_and_made_again(corpus, tmp_path, name):
 def test_a_header_of_a_later_format_is_not_read(corpus):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_module, "FORMAT", 2)
-        with pytest.raises(Damaged):
+        with pytest.raises(DamagedStore):
             Store.open(corpus.store.folder)
 
 
@@ -137,7 +137,7 @@ def killed_at(moment, path):
 
         return counted
 
-    for owner, name in ((Writer, "add"), (Writer, "finish"), (store_module, "_move"), (os, "fsync")):
+    for owner, name in ((StoreWriter, "add"), (StoreWriter, "finish"), (store_module, "_move"), (os, "fsync")):
         setattr(owner, name, step(getattr(owner, name)))
     hf.data.load(path, length=16)
 
@@ -167,14 +167,14 @@ def test_a_process_that_waits_for_another_says_so(tmp_path):
     ready, done = os.pipe(), os.pipe()
 
     def hold():
-        with store_module._alone(folder, Pulse(None)):
+        with store_module._only_one_builds(folder, Progress(None)):
             os.write(ready[1], b"x")
             os.read(done[0], 1)
 
     child = forked(hold)
     os.read(ready[0], 1)
-    pulse = Pulse(lambda words: (said.append(words), os.write(done[1], b"x")), 0.0)
-    with store_module._alone(folder, pulse):
+    progress = Progress(lambda words: (said.append(words), os.write(done[1], b"x")), 0.0)
+    with store_module._only_one_builds(folder, progress):
         assert "waiting for another process" in said[0]
     os.waitpid(child, 0)
 
@@ -184,7 +184,7 @@ def test_without_locks_the_quicker_process_wins(tmp_path, monkeypatch):
     folder = tmp_path / "store"
 
     def write(target):
-        writer = Writer(target, Bytes())
+        writer = StoreWriter(target, Bytes())
         writer.add("train", Bytes().encode_all(["abc"])[0], True)
         writer.finish({})
 
@@ -193,7 +193,7 @@ def test_without_locks_the_quicker_process_wins(tmp_path, monkeypatch):
         write(folder)
         write(target)
 
-    assert open_or_build(folder, overtaken, Pulse(None)).header["splits"]["train"]["tokens"] == 3
+    assert open_or_build(folder, overtaken, Progress(None)).header["splits"]["train"]["tokens"] == 3
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
@@ -235,7 +235,7 @@ def test_a_changed_file_of_a_store_is_noticed_although_size_and_time_are_kept(co
         (tmp_path / "other").replace(path)
     else:
         rewrite(path, bytes(content))
-    with pytest.raises(Damaged, match=f"{name}: changed since it was written"):
+    with pytest.raises(DamagedStore, match=f"{name}: changed since it was written"):
         Store.open(corpus.store.folder)
     said = []
     assert again(tmp_path, said.append).identity == corpus.identity
@@ -260,5 +260,5 @@ def test_a_store_of_an_earlier_version_is_checked_by_the_hashes_it_has(corpus):
     content = bytearray((corpus.store.folder / "train.bin").read_bytes())
     content[0] ^= 1
     (corpus.store.folder / "train.bin").write_bytes(content)
-    with pytest.raises(Damaged, match="changed since"):
+    with pytest.raises(DamagedStore, match="changed since"):
         Store.open(corpus.store.folder)

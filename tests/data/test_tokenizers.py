@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopflow.data import Tokenizer
-from hopflow.data.making import from_files, from_text, ready_made
-from hopflow.data.pulse import Pulse
-from hopflow.data.reading import Piece
-from hopflow.data.tokenizers import Bytes, Characters, Morse, Subwords
+from hopflow.data.build_tokenizer import existing_tokenizer, from_files, from_text
+from hopflow.data.documents import DocumentChunk
+from hopflow.data.subwords import Subwords
+from hopflow.data.tokenizers import Bytes, Characters, Morse
+from hopflow.system.progress import Progress
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
@@ -84,7 +85,7 @@ def test_a_tokenizer_file_is_read_without_what_it_adds_cuts_or_fills_up(bpe, tmp
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
     for path in (tmp_path, tmp_path / "tokenizer.json"):
-        found = ready_made(path, tmp_path, Pulse(None), True)
+        found = existing_tokenizer(path, tmp_path, Progress(None), True)
         assert found.encode("the worst of times") == bpe.encode("the worst of times")
         assert found.sha256 == bpe.sha256
 
@@ -100,8 +101,8 @@ def test_encoder_json_and_vocab_bpe_are_read(tmp_path, bpe):
 
 
 def test_bpe_is_learnt_from_the_training_split_alone():
-    trained = [Piece("aaaa bbbb " * 50, True), Piece("zzzz yyyy " * 500, True, held=True)]
-    tokenizer = from_text("bpe:300", "", iter(trained), Pulse(None))
+    trained = [DocumentChunk("aaaa bbbb " * 50, True), DocumentChunk("zzzz yyyy " * 500, True, held=True)]
+    tokenizer = from_text("bpe:300", "", iter(trained), Progress(None))
     assert len(tokenizer.encode("aaaa")) == 1
     assert len(tokenizer.encode("zzzz")) == 4
     assert tokenizer.size < 300  # there is not more to merge
@@ -212,4 +213,4 @@ def test_a_damaged_pair_of_files_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="nor encoder"):
         from_files(tmp_path, "pair")
     with pytest.raises(FileNotFoundError, match="no such tokenizer"):
-        ready_made("missing/tokenizer.json", tmp_path, Pulse(None), True)
+        existing_tokenizer("missing/tokenizer.json", tmp_path, Progress(None), True)

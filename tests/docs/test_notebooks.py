@@ -4,7 +4,6 @@ import json
 
 import matplotlib
 import pytest
-
 from pages import ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))

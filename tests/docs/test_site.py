@@ -3,8 +3,9 @@
 import re
 from html.parser import HTMLParser
 
-import hopflow
 from pages import ROOT
+
+import hopflow
 
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 

@@ -3,9 +3,8 @@
 import io
 
 import pytest
-from matplotlib.image import imread
-
 from chromium import Chromium, missing
+from matplotlib.image import imread
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

@@ -1,16 +1,8 @@
-"""Every test has a cache of its own and no network."""
+"""No test of an evaluation uses the network."""
 
 import socket
-from pathlib import Path
 
 import pytest
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("HOPFLOW_CACHE", str(folder))
-    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Runs side by side: what may be subtracted, with which error, and how many steps one needs to match another."""
+"""Comparison of runs: which numbers are subtracted, with which error, and the steps that one needs to match another."""
 
 import json
 import math
@@ -8,10 +8,10 @@ import pytest
 import torch
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
-from hopflow.evaluation import values
+from hopflow.evaluation import per_sequence
 from hopflow.evaluation.compare import Comparison
 from hopflow.evaluation.compare_table import page
-from hopflow.evaluation.matching import Point, match
+from hopflow.evaluation.matching import QualityPoint, steps_to_match
 from hopflow.evaluation.rows import Row
 
 STEPS = (8, 16, 32, 64, 128, 1024)
@@ -90,7 +90,7 @@ def test_the_difference_is_from_the_first_run_and_independent_errors_add_in_quad
     assert "paired" not in text
 
 
-def test_only_numbers_of_the_same_sampler_coupling_and_judge_stand_on_one_line(run):
+def test_numbers_share_a_line_if_sampler_coupling_and_judge_agree(run):
     different = {"eta": 1.0}, {"steps": 8}, {"coupling": "ExactOT", "ot_n": 64}, {"coupling": "ExactOT", "ot_n": 512}
     a = run("a", *(row(value=10 + place, **more) for place, more in enumerate(different)))
     b = run("b", *(row(value=20 + place, **more) for place, more in enumerate(reversed(different))))
@@ -103,7 +103,7 @@ def test_only_numbers_of_the_same_sampler_coupling_and_judge_stand_on_one_line(r
     assert found.matches == []
 
 
-def test_with_the_values_of_each_sequence_at_hand_a_difference_is_paired_and_far_better_known(run):
+def test_values_per_sequence_make_a_difference_paired_with_a_smaller_error(run):
     torch.manual_seed(0)
     shared, own = 3 * torch.randn(64, dtype=torch.float64), 0.1 * torch.randn(2, 64, dtype=torch.float64)
     nats = 48 + shared + own
@@ -114,7 +114,7 @@ def test_with_the_values_of_each_sequence_at_hand_a_difference_is_paired_and_far
     runs = [run("a", rows[0]), run("b", rows[1])]
     wide = line(Comparison.of(runs), "b0").differences[0]
     for folder, content, each in zip(runs, rows, nats, strict=True):
-        values.write(Path(folder), {values.name(Row.from_json(content)): each})
+        per_sequence.write(Path(folder), {per_sequence.name(Row.from_json(content)): each})
     found = Comparison.of(runs)
     narrow = line(found, "b0").differences[0]
     assert (wide.how, narrow.how) == ("quadrature", "paired")
@@ -131,7 +131,7 @@ def test_values_of_other_sequences_or_of_another_evaluation_are_not_paired(run, 
     rows = [row(value=20.0), row(value=20.0) | change]
     runs = [run("a", rows[0]), run("b", rows[1])]
     for folder, content in zip(runs, rows, strict=True):
-        values.write(Path(folder), {values.name(Row.from_json(content)): nats})
+        per_sequence.write(Path(folder), {per_sequence.name(Row.from_json(content)): nats})
     assert [one.how for one in line(Comparison.of(runs), "b0").differences] in (["quadrature"], [])
 
 
@@ -142,7 +142,7 @@ def test_where_n_differs_the_sequences_that_both_have_are_compared(run):
     rows = [row(value=math.exp(float(each.mean()) / 16), n=len(each), stderr=0.4) for each in nats]
     runs = [run("a", rows[0]), run("b", rows[1])]
     for folder, content, each in zip(runs, rows, nats, strict=True):
-        values.write(Path(folder), {values.name(Row.from_json(content)): each})
+        per_sequence.write(Path(folder), {per_sequence.name(Row.from_json(content)): each})
     found = Comparison.of(runs)
     (one,) = line(found, "b0").differences
     first = math.exp(float(shared[:16].mean()) / 16)
@@ -174,7 +174,7 @@ def test_runs_with_different_n_are_not_ranked_together(run):
             run(f"{n}-{i}", row("b1", b, eta=1.0, n=n if i == 4 else 64), sample("gen_ppl", g, 0.1, 8))
             for i, (b, g) in enumerate(zip(bounds, ppl, strict=True))
         ]
-        assert len(Comparison.of(runs).ranked) == count
+        assert len(Comparison.of(runs).rank_agreements) == count
 
 
 def test_the_difference_from_a_number_of_unknown_error_has_an_unknown_error(run):
@@ -191,9 +191,36 @@ def test_the_difference_from_a_number_of_unknown_error_has_an_unknown_error(run)
 
 def test_a_damaged_file_of_values_is_named(run):
     runs = [run("a", row()), run("b", row())]
-    Path("b", values.FILE).write_bytes(b"nonsense")
+    Path("b", per_sequence.FILE).write_bytes(b"nonsense")
     with pytest.raises(ValueError, match=r"eval-values.safetensors is damaged.*\nremove it"):
         Comparison.of(runs)
+
+
+# best bound
+
+
+def test_bn_from_masks_and_br_from_another_source_are_compared_as_best_bounds(run):
+    few = {"steps": 32, "sampler": "η = 0, 32 steps"}
+    masks = run("masks", row("bn", 20.0, **few))
+    uniform = run("uniform", row("bn", 30.0, **few), row("br", 22.0, paths=1, **few), row("br", 21.0, paths=8, **few))
+    found = Comparison.of([masks, uniform])
+    (best,) = found.best_bounds
+    assert {name: one.quantity for name, one in best.rows.items()} == {"masks": "bn", "uniform": "br"}
+    assert best.rows["uniform"].more["paths"] == 8
+    assert best.differences[0].value == 1.0
+    text = page(found)
+    assert "| best bound " in text
+    assert "20 ± 0.3 (bn) (n=64)" in text
+    assert "21 ± 0.3 (br) (n=64)" in text
+    assert "best bound, η = 0, 32 steps" in page(found, 120)
+    assert json.loads(json.dumps(found.as_json()))["best_bounds"][0]["quantity"] == "best bound"
+
+
+def test_runs_with_the_same_best_bound_have_no_further_line(run):
+    few = {"steps": 32, "sampler": "η = 0, 32 steps"}
+    runs = [run(name, row("bn", 30.0, **few), row("br", 22.0, paths=8, **few)) for name in ("a", "b")]
+    assert Comparison.of(runs).best_bounds == []
+    assert "best bound" not in page(Comparison.of(runs))
 
 
 # what may not be compared
@@ -211,17 +238,17 @@ def test_perplexities_of_different_tokenizers_are_not_subtracted_and_bits_per_ch
     assert bits.differences[0].stderr == pytest.approx(0.03 * math.sqrt(2))
     text = page(found)
     assert "| b0, bits/char" in text
-    assert "have different tokenizers: what is counted per token depends on how much text a token is" in text
+    assert "have different tokenizers: numbers per token depend on how much text a token is" in text
 
 
-def test_with_one_tokenizer_bits_per_character_say_nothing_new_and_are_left_out_of_the_page(run):
+def test_with_one_tokenizer_bits_per_character_are_left_out_of_the_page(run):
     per_char = {"bits_per_char": 2.0, "bits_per_char_stderr": 0.03}
     found = Comparison.of([run("a", row(**per_char), size="tiny"), run("b", row(**per_char), size="tiny")])
     assert "bits/char" not in page(found)
     assert "b0_bits_per_char" in {one["quantity"] for one in found.as_json()["lines"]}
 
 
-def test_samples_of_different_tokenizers_are_compared_only_as_texts_that_a_judge_reads(run):
+def test_samples_of_different_tokenizers_are_compared_only_by_a_judge_of_texts(run):
     rows = [sample("gen_ppl", 50, 1, 8), sample("entropy_bits", 6, 0.1, 8), sample("jumps", 90, 1, 8)]
     rows.append(sample("gen_ppl", 40, 1, 16))
     ids = sample("gen_ppl", 50, 1, 8, retokenised=False)
@@ -248,23 +275,23 @@ def test_numbers_of_another_text_length_or_unit_are_not_subtracted(run, change, 
     assert reason in page(found)
 
 
-def test_disjoint_quantities_and_sets_are_shown_and_said_to_have_nothing_in_common(run):
+def test_runs_without_a_common_number_are_shown_with_a_remark(run):
     a = run("a", row("b0"), row("b1", eta=1.0))
     found = Comparison.of([a, run("b", row("b0", set="ptb"), row("bk"))])
     assert [len(one.rows) for one in found.lines] == [1] * 4
     text = page(found)
     assert "## held-out" in text
     assert "## ptb" in text
-    assert "No number was measured of two of these runs alike: evaluate them with the same settings." in text
+    assert "These runs have no number in common: evaluate them with the same settings." in text
 
 
-def test_what_is_no_bound_says_so_and_dtypes_that_differ_are_named(run):
+def test_numbers_that_are_no_bound_are_marked_and_different_dtypes_are_named(run):
     coupled = {"is_bound": False, "coupling": "ExactOT", "ot_n": 64}
     a = run("a", row("coupled", **coupled), row("b0"))
     text = page(Comparison.of([a, run("b", row("coupled", **coupled), row("b0", dtype="bfloat16"))]))
     assert "coupled (no bound)" in text
     assert "b0 (no bound)" not in text
-    assert "Of bounds the difference is one of bounds" in text
+    assert "A difference of two bounds is not a difference of likelihoods" in text
     assert "Dtypes differ (bfloat16, float32)." in text
 
 
@@ -282,15 +309,17 @@ def test_rows_of_another_recipe_are_left_out_and_counted(run):
     a = run("a", row(recipe_hash="h"), row("b1", eta=1.0, recipe_hash="before"), steps=40)
     found = Comparison.of([a, run("b", row(recipe_hash="h"), steps=40)])
     assert [one.place["quantity"] for one in found.lines] == ["b0"]
-    assert "1 rows of a speak of another recipe than its folder holds now and are left out: hopflow eval a" in page(
+    assert "1 rows of a belong to another recipe than its folder has now and are left out: hopflow eval a" in page(
         found
     )
     b = run("c", row(recipe_hash="before"), steps=40)
-    with pytest.raises(ValueError, match=r"all its rows speak of another recipe than recipe.json\nrun: hopflow eval c"):
+    with pytest.raises(
+        ValueError, match=r"all its rows belong to another recipe than recipe.json\nrun: hopflow eval c"
+    ):
         Comparison.of(["a", b])
 
 
-def test_recipes_are_compared_key_by_key_by_what_people_type(run):
+def test_recipe_keys_that_differ_are_shown(run):
     a = run("a", row(), steps=40, coupling="independent", eps=0.01, tokens="char", data="t.txt")
     b = run("b", row(), steps=40, coupling="exact", eps=0.01, tokens="char", data="t.txt", masks=None)
     found = Comparison.of([a, b])
@@ -298,7 +327,7 @@ def test_recipes_are_compared_key_by_key_by_what_people_type(run):
     assert "| coupling | independent | exact |" in page(found)
     same = Comparison.of([a, run("c", row(), steps=40, coupling="independent", eps=0.01, tokens="char", data="t.txt")])
     assert "They do not differ." in page(same)
-    assert "Not known" in page(Comparison.of([run("d", row()), run("e", row())]))
+    assert "Unknown" in page(Comparison.of([run("d", row()), run("e", row())]))
 
 
 # recipes over seeds
@@ -317,7 +346,7 @@ def test_runs_that_differ_in_the_seed_only_are_one_recipe_with_an_error_over_run
     a = seeded(run, "plain", {0: 20.0, 1: 23.0, 2: 26.0}, coupling="independent")
     b = seeded(run, "ot", {0: 19.0, 1: 21.5, 2: 25.5}, coupling="exact")
     found = Comparison.of([*a, *b])
-    assert [(group.name, len(group.sides)) for group in found.groups] == [("plain", 3), ("ot", 3)]
+    assert [(group.name, len(group.runs)) for group in found.groups] == [("plain", 3), ("ot", 3)]
     line = group_line(found, "b0")
     assert line.numbers["plain"].value == pytest.approx(23)
     assert line.numbers["plain"].stderr == pytest.approx(3 / math.sqrt(3))
@@ -377,14 +406,14 @@ def test_a_mean_over_runs_is_of_the_sequences_that_all_of_them_have(run):
         content = row(value=math.exp(float(each.mean()) / 16), n=len(each))
         name = run(f"{'ab'[place // 2]}-{place % 2}", content, seed=place % 2, lr=place // 2)
         runs.append(name)
-        values.write(Path(name), {values.name(Row.from_json(content)): each})
+        per_sequence.write(Path(name), {per_sequence.name(Row.from_json(content)): each})
     found = Comparison.of(runs)
     line = group_line(found, "b0")
     expected = [math.exp(float(each[:16].mean()) / 16) for each in nats]
     assert line.numbers["a"].value == pytest.approx(sum(expected[:2]) / 2)
     assert line.numbers["a"].n == (16,)
     for name in runs:
-        Path(name, values.FILE).unlink()
+        Path(name, per_sequence.FILE).unlink()
     unknown = group_line(Comparison.of(runs), "b0")
     assert (unknown.numbers, unknown.differences, unknown.refused) == ({}, (), "n = 16 to 48")
     assert "are left out (n = 16 to 48)" in page(Comparison.of(runs), 80)
@@ -414,27 +443,29 @@ def test_the_papers_claims_of_32_and_8_times_fewer_steps_come_out_of_its_table(r
 
 
 def test_steps_are_interpolated_straight_in_logarithms():
-    curve = [Point(4, 100.0, 0.0), Point(64, 25.0, 0.0)]  # ppl = 200/√steps
-    found = match("b", curve, "a", [Point(128, 50.0, 0.0), Point(8, 1.0, 0.0)], {})
+    curve = [QualityPoint(4, 100.0, 0.0), QualityPoint(64, 25.0, 0.0)]  # ppl = 200/√steps
+    found = steps_to_match("b", curve, "a", [QualityPoint(128, 50.0, 0.0), QualityPoint(8, 1.0, 0.0)], {})
     assert found.steps == pytest.approx(16.0)
     assert found.low == found.high == pytest.approx(16.0)
     assert found.factor == pytest.approx(8.0)
 
 
 def test_errors_widen_the_interval_and_what_is_beyond_the_measured_steps_is_open():
-    curve = [Point(4, 100.0, 1.0), Point(64, 48.0, 1.0)]
-    found = match("b", curve, "a", [Point(64, 50.0, 1.0)], {})
+    curve = [QualityPoint(4, 100.0, 1.0), QualityPoint(64, 48.0, 1.0)]
+    found = steps_to_match("b", curve, "a", [QualityPoint(64, 50.0, 1.0)], {})
     assert found.low < found.steps < 64
     assert found.high is None
     assert "to more than was measured" in str(found)
-    near = match("b", [Point(4, 100.0, 1.0), Point(64, 51.0, 1.0)], "a", [Point(64, 50.0, 1.0)], {})
+    near = steps_to_match(
+        "b", [QualityPoint(4, 100.0, 1.0), QualityPoint(64, 51.0, 1.0)], "a", [QualityPoint(64, 50.0, 1.0)], {}
+    )
     assert near.steps is None
     assert near.low < 64
     assert "within the errors from" in str(near)
 
 
 def test_fewest_measured_steps_that_suffice_at_once_are_an_upper_limit():
-    found = match("b", [Point(8, 40.0, 1.0)], "a", [Point(1024, 50.0, 1.0)], {})
+    found = steps_to_match("b", [QualityPoint(8, 40.0, 1.0)], "a", [QualityPoint(1024, 50.0, 1.0)], {})
     assert found.first
     assert (
         "needs at most 8 steps (95 %: less than 8 to 8) to reach a with 1024 (50 ± 1): at least 128 times fewer"
@@ -443,8 +474,8 @@ def test_fewest_measured_steps_that_suffice_at_once_are_an_upper_limit():
 
 
 def test_steps_to_match_from_unknown_errors_have_no_interval():
-    curve = [Point(4, 100.0, math.nan), Point(64, 25.0, math.nan)]
-    found = match("b", curve, "a", [Point(128, 50.0, math.nan)], {})
+    curve = [QualityPoint(4, 100.0, math.nan), QualityPoint(64, 25.0, math.nan)]
+    found = steps_to_match("b", curve, "a", [QualityPoint(128, 50.0, math.nan)], {})
     assert found.steps == pytest.approx(16.0)
     assert found.low is found.high is None
     assert "needs 16 steps (their error is unknown) to reach a with 128 (50 ± ?)" in str(found)
@@ -452,17 +483,19 @@ def test_steps_to_match_from_unknown_errors_have_no_interval():
 
 
 def test_more_steps_are_called_more():
-    found = match("b", [Point(8, 90.0, 0.1), Point(512, 40.0, 0.1)], "a", [Point(16, 45.0, 0.1)], {})
+    found = steps_to_match(
+        "b", [QualityPoint(8, 90.0, 0.1), QualityPoint(512, 40.0, 0.1)], "a", [QualityPoint(16, 45.0, 0.1)], {}
+    )
     assert "times as many" in str(found)
 
 
-def test_a_lower_perplexity_with_a_lower_entropy_is_no_plain_win(run):
+def test_a_lower_perplexity_with_a_lower_entropy_is_called_repetitive(run):
     a = run("a", *frontier(DFM_B, DFM_B_ERRORS))
     found = Comparison.of([a, run("b", *frontier(EXACT_EMA, EXACT_EMA_ERRORS, [5.0] * 6))])
     (one,) = [one for one in found.matches if one.target == "a"]
     assert one.less_varied
-    assert "entropy 5 beside 6.25 bits: less varied, so no plain win" in str(one)
-    bare = match("b", [Point(8, 40.0, 1.0)], "a", [Point(1024, 50.0, 1.0)], {})
+    assert "entropy 5 against 6.25 bits: the text is more repetitive" in str(one)
+    bare = steps_to_match("b", [QualityPoint(8, 40.0, 1.0)], "a", [QualityPoint(1024, 50.0, 1.0)], {})
     assert not bare.less_varied
     assert "entropies were not measured" in str(bare)
 
@@ -497,8 +530,8 @@ def test_the_command_writes_markdown_and_json(run, hopflow):
         ("{}", "cannot be read"),
         ('{"rows": []}', "cannot be read"),
         ('{"format": "hopflow evaluation", "version": 1, "rows": []}', "it has no rows"),
-        ('{"format": "hopflow evaluation", "version": 9, "rows": []}', "version 9"),
-        ('{"format": "hopflow evaluation", "version": 1, "rows": [{}]}', "a row lacks run"),
+        ('{"format": "hopflow evaluation", "version": 9, "rows": []}', "its version is 9"),
+        ('{"format": "hopflow evaluation", "version": 1, "rows": [{}]}', "a row has no run"),
         ('{"format": "hopflow evaluation", "version": 1, "rows": [3]}', "cannot be read"),
         ("[" * 100_000, "cannot be read"),
         ("\x00\xff", "cannot be read"),
@@ -535,14 +568,14 @@ def test_a_damaged_file_is_one_message_with_the_command_that_makes_a_new_one(run
     ],
     ids=str,
 )
-def test_a_row_that_holds_what_cannot_be_is_one_message(run, hopflow, change):
+def test_a_row_with_an_invalid_value_is_one_message(run, hopflow, change):
     said = hopflow("compare", run("a", row()), run("b", row() | change))
     assert said.code == 2, said.err
     assert "b/eval.json" in said.err
     assert "hopflow eval b" in said.err
 
 
-def test_runs_that_are_not_there_not_measured_alone_or_named_twice_are_one_message_each(run, hopflow):
+def test_missing_unevaluated_single_or_repeated_runs_are_one_message_each(run, hopflow):
     a = run("a", row())
     Path("empty").mkdir()
     cases = {
@@ -560,7 +593,7 @@ def test_runs_that_are_not_there_not_measured_alone_or_named_twice_are_one_messa
     assert hopflow("compare", a, run("b", row()), "--out", "no/such/file.md").code == 2
 
 
-def test_five_runs_or_more_show_how_alike_bounds_and_samples_rank_them(run):
+def test_five_or_more_runs_show_the_correlation_of_bounds_and_samples(run):
     b1, ppl = (6.0, 7.0, 8.0, 9.0, 9.5), (10.0, 12.0, 11.0, 14.0, 15.0)
     runs = [
         run(
@@ -572,12 +605,12 @@ def test_five_runs_or_more_show_how_alike_bounds_and_samples_rank_them(run):
         for i, (bound, judged) in enumerate(zip(b1, ppl, strict=True))
     ]
     found = Comparison.of(runs)
-    (one,) = found.ranked
+    (one,) = found.rank_agreements
     assert one.samples.place["steps"] == 64  # the most
     assert [by.value for by in one.by] == pytest.approx(
         [pearsonr(b1, ppl)[0], spearmanr(b1, ppl)[0], kendalltau(b1, ppl)[0]]
     )
-    assert "rank the runs alike" in page(found)
+    assert "Correlation of bounds and samples over the runs" in page(found)
     assert found.as_json()["correlations"][0]["correlations"][0]["n"] == 5
-    assert Comparison.of(runs[:4]).ranked == []
-    assert "rank the runs" not in page(Comparison.of(runs[:4]))
+    assert Comparison.of(runs[:4]).rank_agreements == []
+    assert "Correlation of bounds" not in page(Comparison.of(runs[:4]))

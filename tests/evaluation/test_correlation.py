@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from hopflow.evaluation.correlation import Correlation, correlations, evened, within
-from hopflow.recipes.facts import facts
+from hopflow.recipes.paper_numbers import paper_values
 
 SETS = ("lambada", "wikitext2", "ptb", "wikitext103", "lm1b")
 BAGS = ("dfm_b", "dfm_b_sinkhorn", "dfm_b_exact", "dfm_b_exact_ema")
@@ -19,7 +19,7 @@ def gen_ppl(recipe: str) -> float:
     """By GPT-2 Large, 1024 steps."""
     (row,) = (
         r
-        for r in facts()
+        for r in paper_values()
         if r["recipe"] == recipe and r["quantity"] == "gen_ppl" and r["steps"] == 1024 and r["judge"] == "gpt2-large"
     )
     return float(row["value"])
@@ -27,7 +27,9 @@ def gen_ppl(recipe: str) -> float:
 
 def bounds(recipe: str) -> list[float]:
     """On the five sets, L = 128."""
-    found = {r["set"]: r["value"] for r in facts() if r["recipe"] == recipe and r["quantity"] in ("b0", "coupled")}
+    found = {
+        r["set"]: r["value"] for r in paper_values() if r["recipe"] == recipe and r["quantity"] in ("b0", "coupled")
+    }
     return [float(found[name]) for name in SETS]
 
 
@@ -117,15 +119,15 @@ def test_a_perfect_correlation_and_its_words():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="one number per run each; got 5 and 4"):
+    with pytest.raises(ValueError, match="one number per run; got 5 and 4"):
         correlations([1, 2, 3, 4, 5], [1, 2, 3, 4])
     with pytest.raises(ValueError, match="at least 5 runs; got 4"):
         correlations([1, 2, 3, 4], [1, 2, 3, 4])
     with pytest.raises(ValueError, match="finite"):
         correlations([1, 2, 3, 4, math.nan], [1, 2, 3, 4, 5])
-    with pytest.raises(ValueError, match="nothing to correlate"):
+    with pytest.raises(ValueError, match="there is no correlation"):
         correlations([1, 1, 1, 1, 1], [1, 2, 3, 4, 5])
-    with pytest.raises(ValueError, match="every run needs its group"):
+    with pytest.raises(ValueError, match="groups must have one entry per run"):
         within([1, 2, 3, 4, 5], [2, 1, 3, 5, 4], ["a"])
     with pytest.raises(ValueError, match="5 runs in 3 groups"):
         within([1, 2, 3, 4, 5], [2, 1, 3, 5, 4], ["a", "b", "c", "a", "b"])

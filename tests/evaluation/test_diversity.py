@@ -5,23 +5,28 @@ from collections import Counter
 
 import pytest
 import torch
-
-from hopflow.evaluation.diversity import distinct, diversity, entropy, recent
 from toys import generator
+
+from hopflow.evaluation.diversity import distinct, entropy, recent
+from hopflow.evaluation.metrics import Samples, measure_samples
 
 
 def rows(*sequences):
     return torch.tensor(sequences)
 
 
+def metrics(tokens):
+    return {one.quantity: one for one in measure_samples(Samples(tokens))}
+
+
 def test_the_entropy_of_distinct_tokens_is_log_l_and_of_one_token_zero():
     tokens = torch.stack([torch.arange(16) * 3000, torch.full((16,), 7)])
     assert entropy(tokens).tolist() == pytest.approx([math.log(16), 0.0], abs=1e-12)
-    whole = diversity(tokens)
-    assert whole.entropy_bits.value == pytest.approx(2.0)
-    assert whole.entropy_nats.value == pytest.approx(2.0 * math.log(2))
-    assert whole.entropy_bits.stderr == pytest.approx(2.0)  # of 4 and 0: their deviation, 2√2, by √2
-    assert (whole.entropy_bits.n, whole.entropy_bits.unit, whole.entropy_nats.unit) == (2, "bits", "nats")
+    bits, nats = (metrics(tokens)[name] for name in ("entropy_bits", "entropy_nats"))
+    assert bits.value == pytest.approx(2.0)
+    assert nats.value == pytest.approx(2.0 * math.log(2))
+    assert bits.stderr == pytest.approx(2.0)  # of 4 and 0: their deviation, 2√2, by √2
+    assert (bits.n, bits.unit, nats.unit) == (2, "bits", "nats")
 
 
 def test_hand_counted_sequences():
@@ -48,14 +53,15 @@ def test_all_numbers_agree_with_plain_python_on_random_sequences():
         assert float(shares[4]) == pytest.approx(sum(row[i] in row[max(0, i - 8) : i] for i in range(40)) / 40)
 
 
-def test_what_is_not_distinct_has_been_there_before():
-    whole = diversity(torch.randint(5, (30, 12), generator=generator(1)))
-    assert [n.quantity for n in whole][:3] == ["entropy_bits", "entropy_nats", "distinct_1"]
-    for n, share in whole.distinct.items():
-        assert whole.repeated[n].value == pytest.approx(1 - share.value)
-        assert whole.repeated[n].stderr == pytest.approx(share.stderr)
+def test_repeated_grams_are_those_that_are_not_distinct():
+    found = metrics(torch.randint(5, (30, 12), generator=generator(1)))
+    assert list(found)[:3] == ["entropy_bits", "entropy_nats", "distinct_1"]
+    for n in (1, 2, 3, 4):
+        share = found[f"distinct_{n}"]
+        assert found[f"repeated_{n}"].value == pytest.approx(1 - share.value)
+        assert found[f"repeated_{n}"].stderr == pytest.approx(share.stderr)
         assert share.n == 30
-    assert whole.recent[16].value == pytest.approx(whole.repeated[1].value)  # sixteen tokens back is all there is
+    assert found["recent_16"].value == pytest.approx(found["repeated_1"].value)  # 16 tokens back is the complete row
 
 
 def test_a_length_of_many_grams_and_large_ids_does_not_overflow():
@@ -63,9 +69,9 @@ def test_a_length_of_many_grams_and_large_ids_does_not_overflow():
     assert distinct(tokens, 4).tolist() == [1.0]
 
 
-def test_short_sequences_leave_out_the_longer_grams_and_none_is_an_error():
-    assert list(diversity(rows([1, 2, 1])).distinct) == [1, 2, 3]
+def test_short_sequences_leave_out_longer_grams_and_empty_ones_are_refused():
+    assert [name for name in metrics(rows([1, 2, 1])) if "distinct" in name] == [f"distinct_{n}" for n in (1, 2, 3)]
     with pytest.raises(ValueError, match="at least one token"):
-        diversity(torch.zeros(0, 5, dtype=torch.int64))
+        Samples(torch.zeros(0, 5, dtype=torch.int64))
     with pytest.raises(ValueError, match="no 4-grams"):
         distinct(rows([1, 2, 1]), 4)

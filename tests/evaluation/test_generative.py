@@ -5,12 +5,12 @@ import statistics
 
 import pytest
 import torch
+from toys import generator
 
 import hopflow as hf
 from hopflow.data.tokenizers import Bytes, Characters
 from hopflow.evaluation.judge import Judge
-from hopflow.evaluation.measured import Measured
-from toys import generator
+from hopflow.evaluation.measurement import Measurement
 
 LETTERS = Characters("abcd")
 NATS = torch.tensor([0.1, 1.0, 2.0, 3.5], dtype=torch.float64)
@@ -65,10 +65,10 @@ def test_the_errors_are_the_spread_over_repeated_draws(name):
 
 def test_the_error_of_a_ratio_is_that_of_a_mean_where_all_texts_are_as_long():
     parts = torch.rand(50, generator=generator(0), dtype=torch.float64)
-    ratio = Measured.ratio("r", parts, torch.full((50,), 4), "")
-    mean = Measured.mean("m", parts / 4, "")
+    ratio = Measurement.ratio("r", parts, torch.full((50,), 4), "")
+    mean = Measurement.mean("m", parts / 4, "")
     assert (ratio.value, ratio.stderr) == (pytest.approx(mean.value), pytest.approx(mean.stderr))
-    for single in (Measured.ratio("r", parts[:1], torch.tensor([4]), ""), Measured.mean("m", parts[:1], "")):
+    for single in (Measurement.ratio("r", parts[:1], torch.tensor([4]), ""), Measurement.mean("m", parts[:1], "")):
         assert math.isnan(single.stderr)  # unknown
         assert single.as_json()["stderr"] is None
         assert math.isnan(single.exp("e", "").stderr)
@@ -101,10 +101,10 @@ def test_ids_of_the_judges_own_vocabulary_are_scored_as_they_are():
     ("samples", "choices", "words"),
     [
         (torch.zeros(2, 3, dtype=torch.int64), {"tokenizer": Bytes()}, "another vocabulary.*'byte'.*pass texts"),
-        (torch.zeros(2, 3, dtype=torch.int64), {}, "nothing without their tokenizer"),
+        (torch.zeros(2, 3, dtype=torch.int64), {}, "token ids need their tokenizer"),
         (torch.full((2, 3), 4), {"tokenizer": LETTERS}, "token id 4 is out of range"),
         (torch.zeros(2, 3, dtype=torch.int64), {"tokenizer": LETTERS, "tokens_per_text": 3}, "is for texts"),
-        (["ab"], {"tokenizer": LETTERS}, "a tokenizer is for ids"),
+        (["ab"], {"tokenizer": LETTERS}, "tokenizer= is for token ids"),
         ("abab", {}, "a list of texts"),
         (["abxy"], {}, "'x'.*is not among the 4"),
         ([], {}, "there is no text to judge"),
@@ -116,18 +116,18 @@ def test_a_mistake_is_one_message(samples, choices, words):
         hf.generative_perplexity(samples, Unigram(), **choices)
 
 
-def test_texts_too_short_to_score_are_counted_and_said():
+def test_texts_too_short_to_score_are_counted():
     found = hf.generative_perplexity(["", "ab", "a", "cd"], Unigram(opened=False))
     assert (found.n, found.too_short) == (2, 2)
     assert found.corpus.value == pytest.approx(math.exp((1.0 + 3.5) / 2))
     assert "2 texts too short to score" in str(found)
-    with pytest.raises(ValueError, match="two tokens, since nothing opens its context"):
+    with pytest.raises(ValueError, match="two tokens, since it has no opening token"):
         hf.generative_perplexity(["", "a"], Unigram(opened=False))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_nats_that_are_no_number_never_reach_a_report(bad):
-    with pytest.raises(ValueError, match="no number: load it in float32"):
+def test_nan_and_infinity_of_a_judge_are_refused(bad):
+    with pytest.raises(ValueError, match="returned NaN or infinity: load it in float32"):
         hf.generative_perplexity(["ab", "cd"], Unigram(nats=torch.tensor([1.0, 1.0, 1.0, bad])))
 
 

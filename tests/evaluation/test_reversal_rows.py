@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+import toys
 
 import hopflow as hf
-import toys
-from hopflow.evaluation.likelihood import refusals
+from hopflow.evaluation.likelihood import missing_bounds
 from hopflow.evaluation.rows import Row, merged
 from hopflow.evaluation.table import page
 from hopflow.evaluation.verdict import verdict
@@ -69,8 +69,8 @@ def test_blocks_of_sequences_are_averaged_with_their_diagnostics():
 def test_from_masks_br_is_left_out_and_a_remark_says_why():
     model, flow, x1 = perfect("mask")
     assert reversed_rows(hf.evaluate(model, flow, x1, steps=4, rows=96, **ONCE)) == {}
-    assert "no br: data tokens stay" in refusals(flow)[0]
-    assert not any("br" in line for line in refusals(hf.Flow(hf.Uniform(hf.Vocab(3)))))
+    assert "no br: data tokens stay" in missing_bounds(flow)[0]
+    assert not any("br" in line for line in missing_bounds(hf.Flow(hf.Uniform(hf.Vocab(3)))))
 
 
 def test_no_paths_leave_br_out_and_one_path_is_refused():
@@ -112,4 +112,6 @@ def test_tables_name_the_paths_and_say_where_too_few_of_them_count():
     text = page(hf.evaluate(model, flow, x1, eta=0, steps=4, rows=32, **ONCE), width=80)
     assert "br (1 path)" in text
     assert "br (8 paths)" in text
-    assert re.search(r"br: 8 paths count as \d\.\d, so that paths=64 would lower it", text.replace("\n", " "))
+    assert re.search(
+        r"br: 8 paths have an effective number of \d\.\d, so paths=64 would lower it", text.replace("\n", " ")
+    )

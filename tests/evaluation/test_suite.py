@@ -1,18 +1,18 @@
-"""evaluate: numbers with a known answer, each told of which sampler, as rows."""
+"""hf.evaluate: numbers with a known answer, as rows that name their sampler."""
 
 import json
 import math
 
 import pytest
 import torch
+import toys
 
 import hopflow as hf
-import toys
 from hopflow.data.tokenizers import Characters
-from hopflow.evaluation.measured import Measured
+from hopflow.evaluation.measurement import Measurement
 from hopflow.evaluation.rows import NAMES, Row
 from hopflow.exact import Perfect, Space
-from hopflow.training.streams import stream_seed
+from hopflow.runs.rng import stream_seed
 
 ONCE = {"gen": False, "coupling": "none", "error": 0.0, "seconds": 1e9}
 """Every sequence is measured once."""
@@ -74,7 +74,7 @@ def rows_of(n: int, length: int = 8, data: int = 5) -> torch.Tensor:
     return torch.randint(data, (n, length), generator=toys.generator(3))
 
 
-def test_every_bound_of_a_full_source_says_which_sampler_it_speaks_of():
+def test_every_bound_of_a_full_source_names_the_sampler_that_it_bounds():
     model, flow = tiny(hf.Uniform(hf.Vocab(5)), coupling=hf.SinkhornOT(eps=0.1))
     keys = {"steps": (4, 8), "rows": 32, "ot_n": 8, "seconds": 1e9, "error": 0.0, "gen": False}
     rows = hf.evaluate(model, flow, rows_of(40), tokenizer=Characters("abcde"), **keys)
@@ -136,7 +136,7 @@ def test_under_plain_only_the_bounds_of_the_steps_are_measured():
     assert held == {("bn", 0.0, 32), ("bn", 1.0, 32), ("br", 0.0, 32), ("br", 1.0, 32)}
 
 
-def test_a_causal_network_has_an_exact_value_which_is_no_bound():
+def test_a_causal_network_has_an_exact_value_that_is_not_a_bound():
     torch.manual_seed(0)
     model, x1 = hf.Causal(5, SMALL, dropout=0.0), rows_of(40)
     rows = hf.evaluate(model, None, x1, rows=40, n=6, temperature=(1.0, 0.5), seconds=1e9, error=0.0)
@@ -166,7 +166,7 @@ def test_samples_are_measured_at_every_step_temperature_and_eta():
     assert again == rows
 
 
-def test_the_corrector_hops_more_often_and_the_rows_say_so():
+def test_samples_with_the_corrector_hop_more_often():
     model, flow = tiny(hf.Uniform(hf.Vocab(5)))
     rows = hf.evaluate(model, flow, rows_of(16), rows=4, seconds=0.0, steps=16, n=64)
     jumps = {row.eta: row.value for row in rows if row.quantity == "jumps"}
@@ -176,15 +176,18 @@ def test_the_corrector_hops_more_often_and_the_rows_say_so():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (lambda m, f, x: ((m, f), {}), r"evaluated on sequences: evaluate\(model, flow, x1\)"),
+        (lambda m, f, x: ((m, f), {}), r"needs test sequences: evaluate\(model, flow, x1\)"),
         (lambda m, f, x: ((m, None, x), {}), "is a Transformer without its flow"),
-        (lambda m, f, x: ((m, f, x[:0]), {}), "there is nothing to evaluate"),
-        (lambda m, f, x: (("runs/none", f, x), {}), "a run's folder has its own flow, tokenizer and text"),
+        (lambda m, f, x: ((m, f, x[:0]), {}), "x1 must have shape"),
+        (lambda m, f, x: (("runs/none", f, x), {}), "a run folder has its own flow, tokenizer and text"),
         (lambda m, f, x: ((m, f, x), {"step": 3}), "unknown key 'step'; did you mean 'steps'"),
-        (lambda m, f, x: ((m, f, x), {"coupling": "exakt"}), "coupling is own, exact, sinkhorn or none; got 'exakt'"),
-        (lambda m, f, x: ((m, f, x), {"coupling": "exact", "ot_n": 99}), "ot_n=99 rows cannot be coupled"),
-        (lambda m, f, x: ((m, f, x), {"eps": 0.1}), "eps belongs to coupling=sinkhorn"),
-        (lambda m, f, x: ((m, f, x), {"rows": 1}), "at least rows=2 sequences"),
+        (
+            lambda m, f, x: ((m, f, x), {"coupling": "exakt"}),
+            "coupling must be own, exact, sinkhorn or none; got 'exakt'",
+        ),
+        (lambda m, f, x: ((m, f, x), {"coupling": "exact", "ot_n": 99}), "ot_n=99 is more than the 16 sequences"),
+        (lambda m, f, x: ((m, f, x), {"eps": 0.1}), "eps is a setting of coupling=sinkhorn"),
+        (lambda m, f, x: ((m, f, x), {"rows": 1}), "rows must be ≥ 2"),
     ],
 )
 def test_a_mistake_is_named_before_anything_is_measured(arguments, message):
@@ -197,21 +200,21 @@ def test_a_mistake_is_named_before_anything_is_measured(arguments, message):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"data": "lambada"}, "two texts"),
-        ({"length": 3}, "how data=… is read"),
-        ({"detokenise": "words"}, "how data=… is read"),
+        ({"data": "lambada"}, "not both"),
+        ({"length": 3}, "settings of data=…"),
+        ({"detokenise": "words"}, "settings of data=…"),
         ({"judge": "smollm2", "gen": False}, "gen=false draws none"),
-        ({"ot_n": 4, "coupling": "none"}, "ot_n counts the rows of a coupling"),
+        ({"ot_n": 4, "coupling": "none"}, "ot_n is a setting of a coupling"),
         ({"temperature": -1.0}, "temperature must be ≥ 0"),
     ],
 )
-def test_what_would_not_be_heeded_is_refused_before_anything_is_measured(keys, message):
+def test_settings_without_effect_are_refused_before_anything_is_measured(keys, message):
     model, flow = tiny(hf.Uniform(hf.Vocab(5)))
     with pytest.raises(ValueError, match=message):
         hf.evaluate(model, flow, torch.zeros(8, 6, dtype=torch.int64), **keys)
 
 
-def test_transport_says_which_text_its_pairs_are_of_and_what_does_not_depend_on_pairs_says_nothing_of_them():
+def test_transport_rows_name_the_text_of_their_pairs_and_only_paired_numbers_name_a_coupling():
     model, flow = tiny(hf.Uniform(hf.Vocab(5)))
     x1 = torch.randint(0, 5, (12, 6), generator=toys.generator(0))
     rows = [row for row in hf.evaluate(model, flow, x1, steps=(4,), n=4, rows=4, draws=2) if row.set == "transport"]
@@ -228,7 +231,7 @@ class Letters(Characters):
         return "".join("a" if i == 0 else "word" for i in ids)
 
 
-def test_bits_per_character_are_a_ratio_whose_error_knows_that_both_sides_vary():
+def test_the_error_of_bits_per_character_is_that_of_a_ratio():
     model, flow = tiny(hf.Uniform(hf.Vocab(5)))
     x1 = torch.randint(0, 5, (40, 6), generator=toys.generator(0))
     x1[::2] = 0  # half of the sequences have six characters, the others many more
@@ -239,7 +242,7 @@ def test_bits_per_character_are_a_ratio_whose_error_knows_that_both_sides_vary()
     assert row.more["bits_per_char"] == pytest.approx(row.more["nats"] / math.log(2) / float(characters.mean()))
     nats = torch.tensor(row.each, dtype=torch.float64)
     order = torch.randperm(40, generator=toys.generator(stream_seed(0, "eval order")))
-    expected = Measured.ratio("bits_per_char", nats / math.log(2), characters[order], "bits per character")
+    expected = Measurement.ratio("bits_per_char", nats / math.log(2), characters[order], "bits per character")
     assert row.more["bits_per_char_stderr"] == pytest.approx(expected.stderr)
     constant = row.more["nats_stderr"] / math.log(2) / float(characters.mean())
     assert abs(row.more["bits_per_char_stderr"] / constant - 1) > 0.05  # what taking characters as given would say

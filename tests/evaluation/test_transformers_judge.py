@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import hopflow as hf
-from hopflow.data.making import from_text
-from hopflow.data.pulse import Pulse
-from hopflow.data.reading import Piece
+from hopflow.data.build_tokenizer import from_text
+from hopflow.data.documents import DocumentChunk
 from hopflow.data.tokenizers import END, Bytes
 from hopflow.evaluation.transformers_judge import SMOLLM2
+from hopflow.system.progress import Progress
 
 HERE = importlib.util.find_spec("transformers") is not None
 pytestmark = pytest.mark.skipif(not HERE, reason="the extra `eval` (transformers) is not installed")
@@ -31,7 +31,7 @@ TEXTS = [TALE, TALE[:40], "the age of wisdom", "it", TALE[50:170]]
 @pytest.fixture(scope="module")
 def bpe():
     """Byte-level BPE with an end-of-text token."""
-    return from_text("bpe:300", "", iter([Piece(TALE, True)]), Pulse(None)).with_end()
+    return from_text("bpe:300", "", iter([DocumentChunk(TALE, True)]), Progress(None)).with_end()
 
 
 def save(folder: Path, bpe, kind: str = "gpt2", bos: str | None = None, seed: int = 0) -> Path:
@@ -309,7 +309,7 @@ def test_a_local_judge_opens_no_socket_while_it_is_loaded_and_used(tmp_path, bpe
     [
         ({"num_hidden_layers": 1001}, "num_hidden_layers must be at most 1000, got 1001"),
         ({"num_hidden_layers": 10**12}, "at most 1000"),
-        ({"num_hidden_layers": 1000}, r"its config describes 10,\d+,\d+ weights, its files hold"),
+        ({"num_hidden_layers": 1000}, r"its config describes 10,\d+,\d+ weights, but its files have"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be an integer from 1 to 1000, got 0"),
         ({"hidden_size": 1 << 17}, "hidden_size must be an integer from 1 to 65536"),
         ({"hidden_size": 1 << 16}, "its config describes"),
@@ -340,7 +340,7 @@ def test_weights_that_are_missing_or_damaged_are_no_judge(tmp_path, bpe):
     tensors = load_file(file)
     lost = next(name for name in tensors if "attn" in name)
     save_file({name: value for name, value in tensors.items() if name != lost}, file, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"lacks weights.*noise"):
+    with pytest.raises(ValueError, match=r"has no weights for .*noise"):
         hf.judge(folder)
     for size, words in ((100, "is damaged"), (10**5, "cannot load")):
         file.write_bytes(b"\x80\x04" + bytes(size))
@@ -352,23 +352,26 @@ def test_weights_that_are_missing_or_damaged_are_no_judge(tmp_path, bpe):
 
 
 def test_a_model_that_sees_what_comes_after_is_no_judge(tmp_path, bpe):
-    with pytest.raises(ValueError, match="sees the tokens after a token"):
+    with pytest.raises(ValueError, match="attends to later tokens"):
         hf.judge(save(tmp_path, bpe, "bert"))
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path, bpe):
     folder = save(tmp_path, bpe)
     larger = from_text(
-        "bpe:340", "", iter([Piece(TALE + "And then there was more to tell of it, too. " * 5, True)]), Pulse(None)
+        "bpe:340",
+        "",
+        iter([DocumentChunk(TALE + "And then there was more to tell of it, too. " * 5, True)]),
+        Progress(None),
     )
     (folder / "tokenizer.json").write_text(larger.definition)
-    with pytest.raises(ValueError, match=r"the tokenizer has 3\d\d tokens, the model knows 29\d"):
+    with pytest.raises(ValueError, match=r"the tokenizer has 3\d\d tokens, but the model only 29\d"):
         hf.judge(folder)
 
 
 def test_the_hub_is_asked_only_by_its_prefix_and_never_offline(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(OSError, match="hf:some/model cannot be had: it is not in the hub's cache"):
+    with pytest.raises(OSError, match="hf:some/model could not be downloaded: it is not in the hub's cache"):
         hf.judge("hf:some/model", offline=True)
 
 

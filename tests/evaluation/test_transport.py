@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+import toys
 
 import hopflow as hf
-import toys
-from hopflow import exact, generation
+from hopflow import exact
+from hopflow.evaluation.predicted_jumps import predicted_jumps
 from hopflow.evaluation.transport import Jumps, corrector_surplus
 from hopflow.exact import Joint, Oracle, Space
-from hopflow.training.jumps import predicted_jumps
+from hopflow.sampling import generation
 
 STEPS = 128
 X1 = torch.tensor([[0, 0], [0, 1], [1, 1]])
@@ -122,7 +123,7 @@ def test_cor_3_3_means_the_square_of_which_the_sum_over_positions_is_the_distanc
 def test_the_cost_of_many_hops_is_added_up_in_parts(monkeypatch):
     drawn = hf.generate(flat, hf.Flow(hf.Uniform(hf.Vocab(3))), n=9, length=7, steps=20, trajectory=True)
     whole = drawn.path_cost(hf.Embedding(), TABLE)
-    monkeypatch.setattr(generation, "PART", 5)
+    monkeypatch.setattr(generation, "HOPS_PER_CHUNK", 5)
     torch.testing.assert_close(drawn.path_cost(hf.Embedding(), TABLE), whole)
 
 
@@ -282,11 +283,11 @@ def flat(xt, t):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"x1": torch.zeros(7, 4, dtype=torch.long)}, "at least two batches of ot_batch=4 data rows; got 7 rows"),
-        ({"ot_batch": None}, "pass ot_batch=…, that of the training"),
+        ({"x1": torch.zeros(7, 4, dtype=torch.long)}, "at least two batches of ot_batch=4 rows.*got 7 rows"),
+        ({"ot_batch": None}, "pass ot_batch=… of the training"),
         ({"ot_batch": 0}, "at least two batches"),
-        ({"costs": [hf.OneStepLikelihood()]}, "OneStepLikelihood is no dissimilarity of tokens"),
-        ({"costs": [hf.Embedding()]}, "Embedding reads embeddings, and the network has no `table`"),
+        ({"costs": [hf.OneStepLikelihood()]}, "OneStepLikelihood is not a dissimilarity of tokens"),
+        ({"costs": [hf.Embedding()]}, "Embedding reads embeddings, but the network has no `table`"),
         ({"flow": hf.Flow(hf.Uniform(hf.Vocab(3)), coupling=hf.ExactOT(hf.Embedding()))}, "reads embeddings"),
         ({"x1": torch.full((8, 4), 3)}, "data tokens"),
         ({"embedding": torch.zeros(3, 2), "run": "somewhere"}, "not both"),
@@ -305,7 +306,7 @@ def test_a_mistake_is_one_message_before_anything_is_drawn(change, words):
 
 def test_data_of_another_length_than_the_samples_are_refused():
     flow = hf.Flow(hf.Uniform(hf.Vocab(3)))
-    with pytest.raises(ValueError, match="the data rows have 4 tokens, and length=5"):
+    with pytest.raises(ValueError, match="x1 has rows of 4 tokens, but length=5"):
         hf.jumps(flat, flow, n=2, length=5, x1=torch.zeros(8, 4).long())
 
 

@@ -4,10 +4,10 @@ from itertools import product
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-
-from hopflow.models import SIZES, Causal, Size, causal
 from toys import generator
 from unchecked import unchecked
+
+from hopflow.models import SIZES, Causal, Size, causal
 
 SMALL = Size(layers=2, width=8, heads=2)
 TOKENS = 5
@@ -29,7 +29,7 @@ def batch(rows=3, length=6, seed=2):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_network_has_the_parameters_that_one_counts_by_hand(size):
+def test_the_number_of_parameters_matches_a_count_by_hand(size):
     layers, width, tokens = SIZES[size].layers, SIZES[size].width, 1000
     with torch.device("meta"):
         counted = sum(parameter.numel() for parameter in Causal(tokens, size).parameters())
@@ -37,13 +37,13 @@ def test_a_network_has_the_parameters_that_one_counts_by_hand(size):
     assert counted == tokens * width + width + layers * block + 2 * width + width * tokens + tokens
 
 
-def test_a_new_network_finds_every_sequence_as_likely():
+def test_a_new_network_finds_every_sequence_equally_likely():
     network = Causal(TOKENS, SMALL).double()
     assert network.nll(batch()).tolist() == pytest.approx([6 * math.log(TOKENS)] * 3)
 
 
 @pytest.mark.parametrize("position", range(6))
-def test_a_token_changes_the_prediction_of_later_ones_and_of_no_other(position):
+def test_a_token_changes_the_predictions_of_later_tokens_only(position):
     network, x = model(), batch(1)
     changed = x.clone()
     changed[0, position] = (x[0, position] + 1) % TOKENS
@@ -72,7 +72,19 @@ def test_the_nats_of_a_sequence_are_the_sum_of_those_of_its_tokens_also_in_chunk
     torch.testing.assert_close(chunked, whole)
 
 
-def test_a_token_that_is_not_kept_adds_nothing_whatever_it_costs():
+def test_the_nll_from_the_terms_of_the_loss_kernels_is_that_of_chunks_of_logits(monkeypatch):
+    """The path of a GPU, with the terms computed by torch."""
+    network, x = model(), batch()
+    parameters = list(network.parameters())
+    chunked = network.nll(x)
+    expected = torch.autograd.grad(chunked.sum(), parameters)
+    monkeypatch.setattr(causal, "head_kernels", lambda head, features: object())
+    found = network.nll(x)
+    torch.testing.assert_close(found, chunked)
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), parameters), expected)
+
+
+def test_a_token_outside_keep_adds_nothing_to_the_nll():
     network, x = model(), batch()
     with torch.no_grad():
         network.head.bias[0] = -torch.inf
@@ -99,13 +111,13 @@ def test_recomputing_activations_changes_no_gradient(dropout):
     assert all(torch.equal(a, b) for a, b in zip(gradients(False), gradients(True), strict=True))
 
 
-def test_token_by_token_the_likeliest_token_is_drawn_as_the_whole_sequence_says():
+def test_generation_at_temperature_0_takes_the_most_likely_tokens():
     network = model()
     tokens = network.generate(3, 7, temperature=0.0)
     assert torch.equal(network(tokens).argmax(-1), tokens)
 
 
-def test_sequences_are_drawn_as_often_as_they_are_likely():
+def test_sequences_are_generated_with_their_probabilities():
     network = model(tokens=3, dropout=0.5).train()  # dropout rests while drawing
     everything = torch.tensor(list(product(range(3), repeat=3)))
     drawn = network.generate(4000, 3, generator(4))
@@ -121,7 +133,7 @@ def test_the_same_generator_draws_the_same_sequences():
     assert torch.equal(network.generate(2, 5, generator(0)), network.generate(2, 5, generator(0)))
 
 
-def test_gradients_reach_every_parameter_once_the_zeros_have_moved():
+def test_every_parameter_has_a_gradient_after_a_few_steps():
     torch.manual_seed(0)
     network = Causal(TOKENS, SMALL, dropout=0.0).double()
     adam = torch.optim.Adam(network.parameters(), 0.01)
@@ -137,17 +149,17 @@ def test_gradients_reach_every_parameter_once_the_zeros_have_moved():
 
 
 @pytest.mark.parametrize("x", [torch.zeros(2, 0, dtype=torch.long), torch.zeros(2, 3)], ids=["length 0", "floats"])
-def test_what_is_no_batch_of_tokens_is_refused(x):
+def test_inputs_that_are_not_token_ids_are_rejected(x):
     with pytest.raises(ValueError, match="token ids"):
         unchecked(Causal.features)(model(), x)
 
 
 @pytest.mark.parametrize("bad", [{"n": 0}, {"length": 0}, {"temperature": -1.0}, {"temperature": float("inf")}])
-def test_impossible_wishes_are_refused(bad):
+def test_impossible_arguments_of_generate_are_rejected(bad):
     with pytest.raises(ValueError, match=r"generate needs|temperature"):
         model().generate(**{"n": 1, "length": 2, **bad})
 
 
-def test_an_empty_vocabulary_is_refused():
-    with pytest.raises(ValueError, match="at least one token"):
+def test_an_empty_vocabulary_is_rejected():
+    with pytest.raises(ValueError, match="vocab_size must be an integer ≥ 1, got 0"):
         Causal(0, SMALL)

@@ -22,7 +22,7 @@ def test_a_position_reads_three_neighbours_per_layer_on_each_side(time):
     assert moved.nonzero().flatten().tolist() == list(range(10 - 6, 10 + 7))
 
 
-def test_time_conditions_it_only_where_it_is_asked_to():
+def test_t_matters_only_with_time_true():
     xt = torch.randint(VOCAB.size, (2, 9))
     for time in (True, False):
         model = Convolutional(VOCAB, SIZE, time=time).eval()
@@ -30,7 +30,7 @@ def test_time_conditions_it_only_where_it_is_asked_to():
         assert same is not time
 
 
-def test_its_folder_holds_all_that_is_needed_to_build_it_again(tmp_path):
+def test_a_saved_network_is_rebuilt_from_its_folder(tmp_path):
     model = Convolutional(VOCAB, SIZE, dropout=0.25, time=False)
     flow = hf.Flow(hf.MultiMask(VOCAB))
     found = hf.from_pretrained(hf.save_pretrained(tmp_path / "saved", model, flow))
@@ -40,13 +40,13 @@ def test_its_folder_holds_all_that_is_needed_to_build_it_again(tmp_path):
     assert torch.equal(found.model(xt, t), model.eval()(xt, t))
 
 
-def test_a_flow_with_other_tokens_is_refused(tmp_path):
+def test_a_flow_with_another_vocabulary_is_rejected(tmp_path):
     other = hf.Flow(hf.MultiMask(hf.Vocab(data=6, masks=2)))
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ValueError, match="they must be equal"):
         hf.save_pretrained(tmp_path, Convolutional(VOCAB, SIZE), other)
 
 
-def test_a_recipe_names_it(tmp_path, monkeypatch):
+def test_a_recipe_can_choose_the_convolutional_network(tmp_path, monkeypatch):
     monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path))
     (tmp_path / "a.txt").write_text("abc " * 200)
     keys = {"length": 16, "size": "micro", "dropout": 0.5, "time": False}

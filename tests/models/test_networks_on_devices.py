@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
+from toys import generator
 
 from hopflow.models import Causal, Size, Transformer
-from hopflow.pretrained import from_pretrained, save_pretrained
+from hopflow.runs.pretrained import from_pretrained, save_pretrained
 from hopflow.vocab import Vocab
-from toys import generator
 
 DEVICES = [
     pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")),
@@ -49,7 +49,7 @@ def gradients(model: torch.nn.Module, *at: torch.Tensor) -> tuple[torch.Tensor, 
 
 @each_device
 @each_kind
-def test_logits_and_gradients_are_those_of_the_cpu(device, kind):
+def test_logits_and_gradients_on_a_device_match_the_cpu(device, kind):
     model = network(kind)
     here = gradients(copy.deepcopy(model), *inputs(kind, "cpu"))
     there = gradients(copy.deepcopy(model).to(device), *inputs(kind, device))
@@ -58,7 +58,7 @@ def test_logits_and_gradients_are_those_of_the_cpu(device, kind):
 
 @each_device
 @each_kind
-def test_bf16_autocast_stays_near(device, kind):
+def test_logits_under_bf16_autocast_stay_close_to_float32(device, kind):
     model = network(kind)
     here = gradients(copy.deepcopy(model), *inputs(kind, "cpu"))
     with torch.autocast(device, torch.bfloat16):
@@ -76,7 +76,7 @@ def test_a_network_is_saved_from_and_loaded_to_a_device(device, tmp_path):
 
 
 @each_device
-def test_sequences_are_drawn_on_a_device(device):
+def test_sequences_are_generated_on_a_device(device):
     tokens = network("causal").to(device).generate(3, 5, generator(0))
     assert tokens.device.type == device
     assert bool((tokens < VOCAB.size).all())

@@ -6,28 +6,29 @@ import sys
 
 import pytest
 import torch
+from cases import sample_at
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.nn.functional import cross_entropy, layer_norm
+from toys import awake, generator
+from unchecked import unchecked
 
-from cases import sample_at
 from hopflow import scores as scores_module
 from hopflow.costs import SquaredEmbedding
 from hopflow.flow import Flow
+from hopflow.kernels.gelu_mlp import supports
 from hopflow.models import SIZES, Size, Transformer
 from hopflow.models.attention import rotated, rotation
-from hopflow.models.two_layers import fits
-from hopflow.network import resting
+from hopflow.network.caller import NetworkCaller
+from hopflow.network.network import evaluation_mode
+from hopflow.network.network_reader import NetworkReader
 from hopflow.objectives import EXAMPLES as OBJECTIVES
 from hopflow.objectives import NoisyCrossEntropy
 from hopflow.predictions import Evidence
-from hopflow.reader import Reader
-from hopflow.sampling import generate
+from hopflow.sampling.generate import generate
 from hopflow.scores import Scores
 from hopflow.sources import MultiMask
 from hopflow.vocab import Vocab
-from toys import awake, generator
-from unchecked import unchecked
 
 VOCAB = Vocab(data=5, masks=3)
 SMALL = Size(layers=2, width=8, heads=2)
@@ -58,7 +59,7 @@ def parameters_by_hand(data, masks, layers, width, time=True):
 
 @each_time
 @pytest.mark.parametrize("size", SIZES)
-def test_a_network_has_the_parameters_that_one_counts_by_hand(size, time):
+def test_the_number_of_parameters_matches_a_count_by_hand(size, time):
     with torch.device("meta"):
         network = Transformer(Vocab(1000, 500), size, time=time)
     counted = sum(parameter.numel() for parameter in network.parameters())
@@ -66,7 +67,7 @@ def test_a_network_has_the_parameters_that_one_counts_by_hand(size, time):
     assert counted == sum(value.numel() for value in network.state_dict().values())  # nothing else is stored
 
 
-def test_the_sizes_are_those_of_the_papers_and_of_a_laptop():
+def test_layers_width_and_heads_of_the_named_sizes():
     shapes = {name: (size.layers, size.width, size.heads) for name, size in SIZES.items()}
     laptop = {"micro": (3, 64, 2), "tiny": (3, 128, 4), "mini": (6, 384, 6)}
     assert shapes == {**laptop, "small": (12, 768, 12), "medium": (24, 1024, 16)}
@@ -78,12 +79,12 @@ def test_time_conditioning_adds_about_five_percent_to_the_papers_size():
 
 
 @each_time
-def test_a_new_network_finds_every_data_token_as_likely(time):
+def test_a_new_network_finds_every_data_token_equally_likely(time):
     assert (model(time)(*batch()) == 0).all()
 
 
 @each_time
-def test_a_new_network_is_its_embedding_normed(time):
+def test_the_features_of_a_new_network_are_its_normed_embeddings(time):
     network = model(time)
     xt, t = batch()
     torch.testing.assert_close(network.features(xt, t), layer_norm(network.embedding(xt), (SMALL.width,)))
@@ -135,7 +136,7 @@ def by_hand(network, xt, t):
 
 
 @each_time
-def test_a_network_is_what_one_writes_by_hand(time):
+def test_logits_match_an_implementation_written_by_hand(time):
     network = awake(model(time))
     xt, t = batch()
     rows = torch.stack([by_hand(network, *row) for row in zip(xt, t, strict=True)])
@@ -160,7 +161,7 @@ def test_the_logits_are_the_head_of_the_features(time):
 
 
 @each_time
-def test_gradients_reach_every_parameter_once_the_zeros_have_moved(time):
+def test_every_parameter_has_a_gradient_after_a_few_steps(time):
     network = model(time)
     xt, t = batch(8, 16)
     adam = torch.optim.Adam(network.parameters(), 0.01)
@@ -174,12 +175,12 @@ def test_gradients_reach_every_parameter_once_the_zeros_have_moved(time):
     assert reached[3] == dict(network.named_parameters()).keys()
 
 
-def test_a_timed_network_tells_close_times_apart():
+def test_the_time_embedding_separates_close_times():
     early, late = model().clock(torch.tensor([0.5, 0.501], dtype=torch.float64)).detach()
     assert float((early - late).norm() / early.norm()) > 0.05
 
 
-def test_a_timeless_network_ignores_the_clock():
+def test_a_network_without_time_ignores_t():
     network = awake(model(time=False))
     xt, t = batch()
     assert torch.equal(network(xt, t), network(xt, 1 - t))
@@ -187,7 +188,7 @@ def test_a_timeless_network_ignores_the_clock():
 
 
 @each_time
-def test_rows_of_a_batch_do_not_see_each_other(time):
+def test_rows_of_a_batch_are_independent(time):
     network = awake(model(time))
     xt, t = batch(4)
     order = torch.tensor([2, 0, 3, 1])
@@ -196,7 +197,7 @@ def test_rows_of_a_batch_do_not_see_each_other(time):
 
 
 @each_time
-def test_every_position_sees_every_other(time):
+def test_every_position_attends_to_every_other(time):
     network = awake(model(time))
     xt, t = batch(1)
     before = network(xt, t)
@@ -206,7 +207,7 @@ def test_every_position_sees_every_other(time):
         assert bool((network(after, t) != before).any(-1).all())
 
 
-def test_only_the_distance_of_two_positions_matters():
+def test_rotary_products_depend_on_the_distance_of_positions_only():
     q, k = (torch.randn(1, 1, 8, generator=generator(seed), dtype=torch.float64) for seed in (0, 1))
     turn = rotation(torch.zeros(1, 1, 8, dtype=torch.float64).expand(1, 20, 8), Size(1, 8, 1))
     at_q, at_k = rotated(q.expand(1, 20, 8), turn)[0], rotated(k.expand(1, 20, 8), turn)[0]
@@ -218,7 +219,7 @@ def test_only_the_distance_of_two_positions_matters():
     torch.testing.assert_close(at_q.norm(dim=1), q[0].norm().expand(20))
 
 
-def test_a_rotation_may_start_anywhere_and_is_float32_at_least():
+def test_a_rotation_can_start_at_any_position_and_is_at_least_float32():
     size = Size(1, 8, 2)
     whole = rotation(torch.zeros(1, 30, 8, dtype=torch.bfloat16), size)
     part = rotation(torch.zeros(1, 10, 8, dtype=torch.bfloat16), size, start=20)
@@ -227,14 +228,14 @@ def test_a_rotation_may_start_anywhere_and_is_float32_at_least():
 
 
 @each_time
-def test_a_network_that_ignores_positions_would_fail_reversing_a_sequence_changes_more_than_its_order(time):
+def test_reversing_a_sequence_changes_more_than_the_order_of_the_logits(time):
     network = awake(model(time))
     xt, t = torch.tensor([[0, 1, 2, 3, 4, 5]]), torch.tensor([0.5], dtype=torch.float64)
     assert not torch.allclose(network(xt.flip(1), t).flip(1), network(xt, t))
 
 
 @each_time
-def test_the_gradient_of_a_network_is_its_derivative(time):
+def test_gradients_match_finite_differences(time):
     network = awake(model(time, Size(2, 4, 1)))
     xt, t = batch(2, 3)
     names, values = zip(*network.named_parameters(), strict=True)
@@ -247,12 +248,12 @@ def test_the_gradient_of_a_network_is_its_derivative(time):
 
 
 @each_time
-def test_dropout_rests_in_evaluation_and_only_then(time):
+def test_dropout_is_off_in_evaluation_mode_only(time):
     network = awake(model(time, dropout=0.3))
     assert not torch.equal(network(*batch()), network(*batch()))
     network.eval()
     assert torch.equal(network(*batch()), network(*batch()))
-    with resting(network.train()):
+    with evaluation_mode(network.train()):
         assert torch.equal(network(*batch()), awake(model(time)).eval()(*batch()))
 
 
@@ -268,7 +269,7 @@ def test_recomputing_activations_changes_no_gradient(time, dropout):
     assert all(torch.equal(a, b) for a, b in zip(gradients(False), gradients(True), strict=True))
 
 
-def test_recomputing_keeps_less_for_the_backward_pass():
+def test_recomputing_stores_fewer_activations():
     def kept(recompute):
         network = awake(model(size=Size(8, 8, 2), recompute=recompute))
         saved = []
@@ -281,7 +282,7 @@ def test_recomputing_keeps_less_for_the_backward_pass():
 
 @each_time
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
-def test_a_loss_from_features_and_head_is_that_from_logits_with_its_gradients(time, objective, monkeypatch):
+def test_a_loss_from_features_and_head_equals_that_from_logits_with_its_gradients(time, objective, monkeypatch):
     monkeypatch.setattr(scores_module, "CHUNK", 4 * VOCAB.data)
     source = MultiMask(VOCAB)
     sample = sample_at(source, torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64), length=6)
@@ -299,7 +300,7 @@ def test_a_loss_from_features_and_head_is_that_from_logits_with_its_gradients(ti
 
 
 @each_time
-def test_the_same_seed_gives_the_same_network_and_another_seed_another(time):
+def test_initial_weights_depend_on_the_seed(time):
     one, same, other = model(time), model(time), model(time, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     assert not torch.equal(one.table, other.table)
@@ -307,11 +308,11 @@ def test_the_same_seed_gives_the_same_network_and_another_seed_another(time):
 
 @each_time
 @pytest.mark.parametrize(("rows", "length"), [(1, 1), (2, 1), (1, 33)])
-def test_any_length_and_any_batch_will_do(time, rows, length):
+def test_any_length_and_batch_size_works(time, rows, length):
     assert awake(model(time))(*batch(rows, length)).isfinite().all()
 
 
-def test_int32_tokens_are_read_like_int64():
+def test_int32_tokens_give_the_same_logits_as_int64():
     network = awake(model())
     xt, t = batch()
     assert torch.equal(network(xt.int(), t), network(xt, t))
@@ -322,13 +323,13 @@ def test_int32_tokens_are_read_like_int64():
     [torch.zeros(2, 0, dtype=torch.long), torch.zeros(2, 3), torch.zeros(3, dtype=torch.long), torch.ones(2, 3) > 0],
     ids=["length 0", "floats", "one row", "bools"],
 )
-def test_what_is_no_batch_of_tokens_is_refused(xt):
+def test_inputs_that_are_not_token_ids_are_rejected(xt):
     with pytest.raises(ValueError, match=r"token ids, int64 or int32 of shape \(B, L\)"):
         unchecked(Transformer.features)(model(), xt, torch.zeros(2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("name", "near"), [("smal", "small"), ("Tiny", "tiny"), ("gigantic", None)])
-def test_an_unknown_size_is_refused_with_the_nearest(name, near):
+def test_an_unknown_size_is_rejected_with_a_suggestion(name, near):
     with pytest.raises(
         ValueError, match=f"did you mean '{near}'" if near else "sizes are micro, tiny, mini, small, medium"
     ):
@@ -336,19 +337,19 @@ def test_an_unknown_size_is_refused_with_the_nearest(name, near):
 
 
 @pytest.mark.parametrize("numbers", [(0, 8, 2), (1, 0, 1), (1, 8, 0), (1, 8, 3), (1, 6, 2), (10**9, 8, 2), (1, 8, -2)])
-def test_an_impossible_size_is_refused(numbers):
+def test_an_impossible_size_is_rejected(numbers):
     with pytest.raises(ValueError):
         Size(*numbers)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
-def test_an_impossible_dropout_is_refused(dropout):
+def test_an_impossible_dropout_is_rejected(dropout):
     with pytest.raises(ValueError, match="dropout"):
         Transformer(VOCAB, SMALL, dropout=dropout)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_half_precision_stays_near_double(dtype):
+def test_lower_precision_stays_close_to_float64(dtype):
     network = awake(model())
     exact = network(*batch())
     xt, t = batch()
@@ -358,7 +359,7 @@ def test_half_precision_stays_near_double(dtype):
     assert error < (1e-5 if dtype == torch.float32 else 0.05)
 
 
-def test_under_autocast_the_stream_between_blocks_and_logits_are_bf16_and_features_float32():
+def test_under_autocast_residual_stream_and_logits_are_bf16_and_features_float32():
     network = awake(model()).float()
     xt, t = batch()
     streams = []
@@ -373,7 +374,7 @@ def test_under_autocast_the_stream_between_blocks_and_logits_are_bf16_and_featur
     assert float((logits - exact).detach().norm() / exact.detach().norm()) < 0.05
 
 
-def test_a_network_generates():
+def test_generate_returns_data_tokens_only():
     out = generate(awake(model()), Flow(MultiMask(VOCAB)), n=4, length=7, steps=5)
     assert bool(VOCAB.is_data(out.tokens).all())
 
@@ -381,33 +382,33 @@ def test_a_network_generates():
 @pytest.mark.parametrize("time", [True, False])
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("places", [2, 4])  # fewer than sequences, and more
-def test_features_in_two_halves_are_the_features_at_those_places(time, layers, places):
+def test_partial_features_equal_the_features_at_the_chosen_positions(time, layers, places):
     network = awake(Transformer(VOCAB, Size(layers=layers, width=32, heads=2), time=time).double()).eval()
     xt, t = batch()
     row, position = torch.tensor([1, 0, 1, 1])[:places], torch.tensor([2, 5, 2, 0])[:places]
     with torch.no_grad():
-        whole, begun = network.features(xt, t), network.begin(xt, t)
-        torch.testing.assert_close(network.finish(begun, row, position), whole[row, position])
-        torch.testing.assert_close(network.finish_all(begun), whole)
+        whole, begun = network.features(xt, t), network.begin_features(xt, t)
+        torch.testing.assert_close(network.finish_features(begun, row, position), whole[row, position])
+        torch.testing.assert_close(network.finish_all_features(begun), whole)
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_reader_finishes_a_network_where_it_is_asked_for(many, monkeypatch):
+def test_a_network_reader_finishes_features_at_few_positions_or_at_all(many, monkeypatch):
     network = awake(model()).eval()
     xt, t = batch()
     row, position = (torch.arange(len(xt)).repeat(9), torch.arange(9).repeat_interleave(len(xt)) % xt.shape[1])
     row, position = (row, position) if many else (row[:3], position[:3])
     called = []
-    for name in ("finish", "finish_all"):
+    for name in ("finish_features", "finish_all_features"):
         inner = getattr(network, name)
         monkeypatch.setattr(
             network, name, lambda *given, inner=inner, name=name: (called.append(name), inner(*given))[1]
         )
     with torch.no_grad():
-        reading = Reader(network, VOCAB).read(xt, t, xt, None)
+        reading = NetworkReader(NetworkCaller(network, VOCAB.data, precision="auto")).read(xt, t, xt, None)
         torch.testing.assert_close(reading.logits(row, position), network(xt, t)[row, position])
         reading.logits(row, position)
-    assert called == (["finish_all"] if many else ["finish", "finish"])
+    assert called == (["finish_all_features"] if many else ["finish_features"] * 2)
 
 
 class Louder(Transformer):
@@ -416,8 +417,8 @@ class Louder(Transformer):
 
 
 class Deeper(Transformer):
-    def through(self, *given, **more):
-        return 3 * super().through(*given, **more)
+    def run_blocks(self, *given, **more):
+        return 3 * super().run_blocks(*given, **more)
 
 
 class Wider(nn.Module):
@@ -432,7 +433,7 @@ class Wider(nn.Module):
 
 
 def changed(how: str) -> Transformer:
-    kinds = {"features": Louder, "through": Deeper}
+    kinds = {"features": Louder, "run_blocks": Deeper}
     network = awake(kinds.get(how, Transformer)(VOCAB, Size(layers=2, width=32, heads=2)).double()).eval()
     looking = network.blocks[-1].attention.inner
     if how == "wrapped":
@@ -445,21 +446,25 @@ def changed(how: str) -> Transformer:
     return network
 
 
-@pytest.mark.parametrize("how", ["features", "through", "wrapped", "layer", "hook"])
-def test_a_reader_hears_whatever_was_changed_about_features(how):
+@pytest.mark.parametrize("how", ["features", "run_blocks", "wrapped", "layer", "hook"])
+def test_a_network_reader_respects_overridden_and_hooked_features(how):
     network, row, position = changed(how), torch.tensor([0, 1]), torch.tensor([1, 2])
     with torch.no_grad():
-        logits = Reader(network, VOCAB).read(*batch(), batch()[0], None).logits(row, position)
+        logits = (
+            NetworkReader(NetworkCaller(network, VOCAB.data, precision="auto"))
+            .read(*batch(), batch()[0], None)
+            .logits(row, position)
+        )
         torch.testing.assert_close(logits, network(*batch())[row, position])
-    assert not network.in_two()
+    assert not network.supports_partial_features()
 
 
-def test_halves_are_for_a_network_at_rest_and_may_be_of_no_place():
+def test_partial_features_need_evaluation_mode_and_accept_no_positions():
     network = awake(model())
-    with pytest.raises(ValueError, match="at rest"):
-        network.train().begin(*batch())
-    begun, none = network.eval().begin(*batch()), torch.empty(0, dtype=torch.int64)
-    assert network.finish(begun, none, none).shape == (0, network.size.width)
+    with pytest.raises(ValueError, match="evaluation mode"):
+        network.train().begin_features(*batch())
+    begun, none = network.eval().begin_features(*batch()), torch.empty(0, dtype=torch.int64)
+    assert network.finish_features(begun, none, none).shape == (0, network.size.width)
 
 
 COMPILED = """
@@ -490,7 +495,7 @@ def test_every_network_compiles_without_a_graph_break():
     assert run.returncode == 0, run.stderr
 
 
-def test_shapes_can_be_had_without_numbers():
+def test_a_network_runs_on_the_meta_device():
     network = model().to("meta")
     xt, t = (x.to("meta") for x in batch())
     assert network(xt, t).shape == (*xt.shape, VOCAB.data)
@@ -506,7 +511,7 @@ for time in (True, False):
     for narrow in (False, True):
         torch._dynamo.reset()
         with torch.autocast(device, torch.bfloat16, enabled=narrow):
-            for part in (network.features, network.begin):
+            for part in (network.features, network.begin_features):
                 whole = torch.compile(part, fullgraph=True, dynamic=False, backend="eager")
                 torch.testing.assert_close(whole(xt, t), part(xt, t))
                 with torch.no_grad():
@@ -515,7 +520,7 @@ for time in (True, False):
 
 
 @pytest.mark.slow
-def test_the_trunk_compiles_as_one_graph():
+def test_features_compile_as_one_graph():
     """In a process of its own: the checks that the tests put around functions would break it."""
     found = subprocess.run([sys.executable, "-c", ONE_GRAPH], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
@@ -525,11 +530,11 @@ class Own(nn.Linear):
     """A layer of one's own, which may do more than multiply."""
 
 
-def test_layers_have_a_way_of_their_own_where_all_are_plain_and_have_a_bias_to_add():
+def test_gelu_mlp_supports_only_plain_linear_layers_with_a_bias():
     with FakeTensorMode(), torch.no_grad():
         x = torch.empty(2, 4, dtype=torch.bfloat16, device="cuda")
     with torch.no_grad():
-        assert fits(x, nn.Linear(4, 8), nn.Linear(8, 4))
-        assert not fits(x, nn.Linear(4, 8, bias=False), nn.Linear(8, 4))
-        assert not fits(x, nn.Linear(4, 8), nn.Linear(8, 4, bias=False))
-        assert not fits(x, nn.Linear(4, 8), Own(8, 4))
+        assert supports(x, nn.Linear(4, 8), nn.Linear(8, 4))
+        assert not supports(x, nn.Linear(4, 8, bias=False), nn.Linear(8, 4))
+        assert not supports(x, nn.Linear(4, 8), nn.Linear(8, 4, bias=False))
+        assert not supports(x, nn.Linear(4, 8), Own(8, 4))

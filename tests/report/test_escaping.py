@@ -1,4 +1,4 @@
-"""Text that came from a run cannot become part of a page or of a document."""
+"""Escaping: text from a run never becomes HTML or markdown markup."""
 
 import json
 import re
@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopflow.report.escaping import fence, html, markdown, markdown_prose, prose, script_json
-from hopflow.report.legible import legible
+from hopflow.report import markdown, page
+from hopflow.report.markdown import escape_markdown, fence
+from hopflow.report.page import escape_html, script_json
+from hopflow.system.safe_text import printable
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -22,20 +24,20 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_markup_is_shown_not_heeded(text):
-    assert not re.search(r"[<>\"']", html(text))
+def test_markup_in_text_is_escaped(text):
+    assert not re.search(r"[<>\"']", escape_html(text))
 
 
-def test_control_characters_are_pictures_and_lone_surrogates_are_replaced():
-    assert legible("\x1b[31mred\x07\x7f") == "␛[31mred␇␡"
-    assert legible("\ud800") == "\ufffd"
-    assert legible("\x85") == "\ufffd"
-    legible("\ud83d\ude00\x00").encode()
+def test_control_characters_become_symbols_and_lone_surrogates_are_replaced():
+    assert printable("\x1b[31mred\x07\x7f") == "␛[31mred␇␡"
+    assert printable("\ud800") == "\ufffd"
+    assert printable("\x85") == "\ufffd"
+    printable("\ud83d\ude00\x00").encode()
 
 
-def test_line_ends_joiners_and_right_to_left_scripts_stay():
+def test_line_ends_joiners_and_right_to_left_scripts_are_unchanged():
     for text in ("a\n\tb", "שלום", "می\u200cخواهم", "👩\u200d🚀"):
-        assert legible(text) == text
+        assert printable(text) == text
 
 
 class _Collector(HTMLParser):
@@ -51,13 +53,13 @@ class _Collector(HTMLParser):
 
 
 @given(st.text())
-def test_any_text_between_tags_is_read_back_as_it_was_written(text):
+def test_escaped_text_is_read_back_unchanged_by_an_html_parser(text):
     reader = _Collector()
-    reader.feed(f"<p title='{html(text)}'>{html(text)}</p>")
+    reader.feed(f"<p title='{escape_html(text)}'>{escape_html(text)}</p>")
     reader.close()
     assert [tag for tag, _ in reader.tags] == ["p"]
-    assert "".join(reader.data) == legible(text)
-    assert reader.tags[0][1] == [("title", legible(text))]
+    assert "".join(reader.data) == printable(text)
+    assert reader.tags[0][1] == [("title", printable(text))]
 
 
 @given(st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.text())))
@@ -67,21 +69,21 @@ def test_data_in_a_script_element_cannot_end_it_and_is_read_back(content):
     assert json.loads(text) == content
 
 
-def test_data_that_is_no_number_is_refused():
+def test_nan_in_script_data_is_an_error():
     with pytest.raises(ValueError, match="JSON"):
         script_json({"x": float("nan")})
 
 
 def test_backticks_in_a_paragraph_are_code_and_nothing_else_is_markup():
-    assert prose("run `hopflow eval <x>` & see") == "run <code>hopflow eval &lt;x&gt;</code> &amp; see"
-    assert markdown_prose("run `a_b` on *x*") == r"run `a_b` on \*x\*"
+    assert page.escape_paragraph("run `hopflow eval <x>` & see") == "run <code>hopflow eval &lt;x&gt;</code> &amp; see"
+    assert markdown.escape_paragraph("run `a_b` on *x*") == r"run `a_b` on \*x\*"
 
 
 def test_a_cell_of_a_markdown_table_stays_one_cell():
-    assert markdown("a|b\nc") == r"a\|b c"
-    assert markdown("<b>[x](y)") == r"\<b\>\[x\](y)"
+    assert escape_markdown("a|b\nc") == r"a\|b c"
+    assert escape_markdown("<b>[x](y)") == r"\<b\>\[x\](y)"
 
 
-def test_a_fence_is_longer_than_what_it_holds():
+def test_a_fence_is_longer_than_any_fence_in_its_text():
     text = "```\nnot the end\n````"
     assert fence(text) == f"`````text\n{text}\n`````"

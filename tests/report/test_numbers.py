@@ -1,8 +1,8 @@
-"""How a report writes numbers."""
+"""Numbers as text."""
 
 import pytest
 
-from hopflow.report.numbers import finite, lasting, measured, plain
+from hopflow.report.numbers import format_number, format_value, is_finite
 
 
 @pytest.mark.parametrize(
@@ -21,19 +21,15 @@ from hopflow.report.numbers import finite, lasting, measured, plain
         (0.0, 0.0, None, "0 ± 0"),
     ],
 )
-def test_a_number_has_as_many_digits_as_its_error_bears(value, error, n, said):
-    assert measured(value, error, n) == said
+def test_a_number_has_two_digits_of_its_error(value, error, n, said):
+    assert format_value(value, error, n) == said
 
 
-def test_durations_are_said_in_two_units():
-    assert [lasting(s) for s in (0.0123, 8.31, 306, 25_680)] == ["12.3 ms", "8.3 s", "5 min 6 s", "7 h 8 min"]
+def test_integers_have_thousands_separators():
+    assert format_number(1234567) == "1,234,567"
+    assert format_number(0.123456) == "0.1235"
 
 
-def test_whole_numbers_have_their_thousands_apart():
-    assert plain(1234567) == "1,234,567"
-    assert plain(0.123456) == "0.1235"
-
-
-def test_only_finite_numbers_are_numbers():
-    assert all(map(finite, (1, 0.5, -3)))
-    assert not any(map(finite, (float("nan"), float("-inf"), 10**400, True, "1", None)))
+def test_only_finite_numbers_can_be_drawn():
+    assert all(map(is_finite, (1, 0.5, -3)))
+    assert not any(map(is_finite, (float("nan"), float("-inf"), 10**400, True, "1", None)))

@@ -1,4 +1,4 @@
-"""The page: one file that asks for nothing, holds every number of report.json, and shows any text as it is."""
+"""The page: one file that loads nothing, contains every number of report.json, and escapes every text."""
 
 import json
 import random
@@ -6,13 +6,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-
-from run_folders import LOOK, OT, bound, coupled, frontier, make, step
+from run_folders import EVALUATION, OT, bound, coupled, frontier, make, step
 
 pytest.importorskip("matplotlib")
 
 from hopflow import report
-from hopflow.report.story import Story
+from hopflow.report.run_data import RunData
 
 HOSTILE = [
     "<script>alert(1)</script></pre>",
@@ -46,13 +45,13 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A report on two runs, one of them named and filled with what might break a page."""
+    """A report on two runs, one with hostile names and texts."""
     home = tmp_path_factory.mktemp("runs")
     metrics = [{**coupled(i), "ot_wait_share": 0.01 + i / 1000} for i in range(50)]
     metrics += [
-        coupled(50, **{**LOOK, "b0_ppl": 25.0, "jumps": 48.0}),
+        coupled(50, **{**EVALUATION, "b0_ppl": 25.0, "jumps": 48.0}),
         step(51, loss=float("nan")),
-        coupled(52, **LOOK),
+        coupled(52, **EVALUATION),
     ]
     recipe = {"seed": 0, "data": "<img src=x onerror=alert(1)>.txt"}
     one = make(home / "<b>bold & $x$", metrics=metrics, rows=[bound(), *frontier()], samples=HOSTILE, recipe=recipe)
@@ -65,7 +64,7 @@ def page(written):
     return written.read_text(encoding="utf-8")
 
 
-def test_a_report_is_a_page_a_document_numbers_and_figures(written):
+def test_a_report_writes_html_markdown_json_and_figures(written):
     folder = written.parent
     assert {file.name for file in folder.iterdir()} == {"report.html", "report.md", "report.json", "report"}
     names = {file.stem for file in (folder / "report").iterdir()}
@@ -76,7 +75,7 @@ def test_a_report_is_a_page_a_document_numbers_and_figures(written):
         assert f"(report/{name}.png)" in (folder / "report.md").read_text()
 
 
-def test_the_page_asks_for_nothing_and_may_not(page):
+def test_the_page_loads_nothing_and_its_policy_forbids_it(page):
     reader = Reader(page)
     policy = next(attrs for tag, attrs in reader.elements if attrs.get("http-equiv") == "Content-Security-Policy")
     assert policy["content"].startswith("default-src 'none'")
@@ -87,7 +86,7 @@ def test_the_page_asks_for_nothing_and_may_not(page):
         assert attrs.get("href", "#").startswith("#")
 
 
-def test_text_of_a_run_is_shown_and_never_heeded(page):
+def test_text_of_a_run_never_becomes_markup(page):
     reader = Reader(page)
     for text in ("<script>alert(1)</script></pre>", "␛[31mred␛[0m", "שלום עולם", "\ufffd alone", "<b>bold & $x$"):
         assert text in reader.text
@@ -95,7 +94,7 @@ def test_text_of_a_run_is_shown_and_never_heeded(page):
     assert "\x1b" not in page
 
 
-def test_samples_have_a_direction_of_their_own_and_long_ones_are_folded(page):
+def test_samples_have_their_own_writing_direction_and_long_ones_are_collapsed(page):
     reader = Reader(page)
     boxes = [attrs for tag, attrs in reader.elements if tag == "pre" and "class" not in attrs]
     assert len(boxes) == len(HOSTILE)
@@ -104,7 +103,7 @@ def test_samples_have_a_direction_of_their_own_and_long_ones_are_folded(page):
     assert page.count("<details>") == 1
 
 
-def test_every_cell_and_every_figure_of_the_numbers_is_on_the_page(written, page):
+def test_every_table_cell_and_figure_of_report_json_is_on_the_page(written, page):
     text, numbers = Reader(page).text, json.loads((written.parent / "report.json").read_text())
     blocks = [block for section in numbers["sections"] for block in section["blocks"]]
     blocks += [inner for block in blocks if block["kind"] == "folded" for inner in block["blocks"]]
@@ -118,7 +117,7 @@ def test_every_cell_and_every_figure_of_the_numbers_is_on_the_page(written, page
     assert numbers["runs"][1]["rows"][0]["value"] == 18.0
 
 
-def test_every_entry_of_the_contents_leads_somewhere_and_no_id_is_there_twice(page):
+def test_every_link_of_the_contents_has_a_target_and_ids_are_unique(page):
     reader = Reader(page)
     ids = [attrs["id"] for _, attrs in reader.elements if "id" in attrs]
     assert len(ids) == len(set(ids))
@@ -127,13 +126,13 @@ def test_every_entry_of_the_contents_leads_somewhere_and_no_id_is_there_twice(pa
     assert set(links) <= set(ids)
 
 
-def test_tables_scroll_by_themselves_and_the_page_can_be_printed_in_light(page):
+def test_tables_scroll_and_the_page_has_print_and_dark_styles(page):
     assert re.search(r"\.table \{[^}]*overflow-x: auto", page)
     assert "@media print" in page
     assert "prefers-color-scheme: dark" in page
 
 
-def test_the_document_cannot_be_broken_out_of(written):
+def test_text_of_a_run_never_becomes_markdown(written):
     text = (written.parent / "report.md").read_text(encoding="utf-8")
     assert "# \\<b\\>bold \\& \\$x\\$ and plain" in text
     outside = re.sub(r"^(`{3,})text\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -141,7 +140,7 @@ def test_the_document_cannot_be_broken_out_of(written):
     assert not re.search(r"(?<!\\)<", outside)
 
 
-def test_the_same_folder_gives_the_same_files(written, tmp_path):
+def test_reports_on_the_same_folder_are_identical(written, tmp_path):
     folders = [written.parents[1] / name for name in ("<b>bold & $x$", "plain")]
     again = report.write(folders, tmp_path)
     for name in ("report.html", "report.md", "report.json", "report/loss.png", "report/loss.svg"):
@@ -153,7 +152,7 @@ KEYS = ("loss", "seconds", "b0_ppl", "b0_se", "b0_n", "jumps", "jumps_se", "jump
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_metrics_of_any_kind_make_a_page(tmp_path, seed):
+def test_metrics_with_unexpected_values_can_be_reported(tmp_path, seed):
     dice = random.Random(seed)
     rows = [{"step": i, **{key: dice.choice(ODD) for key in KEYS if dice.random() < 0.8}} for i in range(3 + 40 * seed)]
     folder = make(tmp_path / "odd", metrics=rows, samples=["", "\x00"])
@@ -162,20 +161,20 @@ def test_metrics_of_any_kind_make_a_page(tmp_path, seed):
 
 def test_a_single_run_needs_no_list(tmp_path):
     folder = make(tmp_path / "run", metrics=[step(0)])
-    for run in (str(folder), folder, Story.load(folder)):
+    for run in (str(folder), folder, RunData.load(folder)):
         assert report.write(run) == folder / report.FILE
 
 
-def test_stories_are_told_apart_like_folders(tmp_path):
+def test_loaded_runs_have_unique_names(tmp_path):
     folders = [make(tmp_path / place / "run", metrics=[step(0)], rows=[bound()]) for place in ("x", "y")]
-    stories = report.told([Story.load(folders[0]), folders[1]])
-    assert [story.name for story in stories] == ["x/run", "y/run"]
-    assert [story.side.name for story in stories] == ["x/run", "y/run"]
+    runs = report.load_runs([RunData.load(folders[0]), folders[1]])
+    assert [run.name for run in runs] == ["x/run", "y/run"]
+    assert [run.results.name for run in runs] == ["x/run", "y/run"]
 
 
 @pytest.mark.slow
 def test_a_run_of_a_hundred_thousand_logged_steps_makes_a_small_page(tmp_path):
-    metrics = [coupled(i, **(LOOK if i % 100 == 99 else {})) for i in range(100_000)]
+    metrics = [coupled(i, **(EVALUATION if i % 100 == 99 else {})) for i in range(100_000)]
     file = report.write([make(tmp_path / "long", metrics=metrics)])
     assert file == tmp_path / "long" / "report.html"
     assert file.stat().st_size < 1_000_000

@@ -1,4 +1,4 @@
-"""The page of a report in a real browser: what a reader sees, at any width, by day, by night and on paper."""
+"""The page in a browser: at several widths, in light and dark colours, and in print."""
 
 import io
 import json
@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
-
-import hopflow as hf
 from chromium import Chromium, missing
 from commands import FOX
+
+import hopflow as hf
 from hopflow import report
 from hopflow.evaluation import record
+from hopflow.evaluation.evaluated_model import EvaluatedModel
 from hopflow.evaluation.rows import Row
-from hopflow.evaluation.subject import Subject
 from hopflow.evaluation.suite import Suite
 from hopflow.recipes import Recipe, build
-from hopflow.report.film import GLOW
+from hopflow.report.animation import GLOW
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -46,7 +46,7 @@ def browser():
 
 
 def made(home: Path, name: str, metrics=(), samples=(), rows=()) -> Path:
-    """A run folder of these rows and texts, such as no training would take long enough to write."""
+    """A run folder with these metrics, samples and results."""
     folder = home / name
     folder.mkdir()
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in metrics))
@@ -67,13 +67,13 @@ def step(number: int, cost: float = 40.0, **more: object) -> dict[str, object]:
     return {"step": number, **numbers, "memory_bytes": 4e8, **ot, **more}
 
 
-def look(number: int, jumps: float) -> dict[str, object]:
+def evaluation(number: int, jumps: float) -> dict[str, object]:
     found = {"b0_ppl": 12 + 30 * math.exp(-number / 400), "b0_se": 0.6, "b0_n": 64}
     return {**found, "jumps": jumps, "jumps_se": 0.8, "jumps_n": 16}
 
 
 def evaluated(jumps: float, better: float) -> list[Row]:
-    """Bounds on a text, and samples of five numbers of steps, as `hopflow eval` with a judge keeps them."""
+    """Bounds on a text, and samples with five numbers of steps and a judge, as in eval.json."""
 
     def row(where: str, quantity: str, value: float, error: float, unit: str, **more: object) -> Row:
         eta = more.pop("eta", 0.0)
@@ -103,30 +103,32 @@ def home(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def two(home) -> Path:
-    """Two runs side by side, with all that can be known of them but a network."""
+    """A report on two runs with every file except a checkpoint."""
     folders = []
     for name, cost, jumps, better in (("independent", 46.0, 88.0, 1.0), ("transported", 39.0, 71.0, 0.93)):
-        rows = [step(n, cost, **(look(n, jumps) if n % 50 == 49 else {})) for n in range(600)]
+        rows = [step(n, cost, **(evaluation(n, jumps) if n % 50 == 49 else {})) for n in range(600)]
         folders.append(made(home, name, rows, [FOX[:100], FOX * 2], evaluated(jumps, better)))
     return report.write(folders, home / "two")
 
 
 @pytest.fixture(scope="session")
 def real(home) -> Path:
-    """A run that was trained and evaluated, if not for long."""
+    """A report on a run that was trained and evaluated briefly."""
     (home / "fox.txt").write_text(FOX)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOPFLOW_CACHE", str(home / "cache"))
         run = build(Recipe(data=str(home / "fox.txt"), source="bag_of_words", coupling="exact", **KEYS))
         run.train(out=home / "real")
         suite = Suite.of({"steps": (4, 8), "n": 6, "rows": 8, "draws": 2, "seconds": 600.0, "error": 0.0})
-        record.keep(home / "real", list(suite.run(Subject.load(home / "real", "cpu"), progress=lambda text: None)))
+        record.keep(
+            home / "real", list(suite.run(EvaluatedModel.load(home / "real", "cpu"), progress=lambda text: None))
+        )
         return report.write([home / "real"])
 
 
 STRANGE = {
     "no samples": lambda home: made(home, "no samples", [step(n) for n in range(20)]),
-    "one point": lambda home: made(home, "one point", [step(0, **look(0, 20.0))], ["a"]),
+    "one point": lambda home: made(home, "one point", [step(0, **evaluation(0, 20.0))], ["a"]),
     "many points": lambda home: made(home, "many points", [step(n) for n in range(100_000)], [FOX * 400] * 12),
     "not numbers": lambda home: made(
         home,
@@ -135,13 +137,13 @@ STRANGE = {
             step(n) | ({"loss": math.nan, "ot_cost": math.inf, "grad_norm": -math.inf} if n % 3 else {})
             for n in range(60)
         ]
-        + [step(60) | dict.fromkeys(look(0, 1.0), math.nan)],
+        + [step(60) | dict.fromkeys(evaluation(0, 1.0), math.nan)],
     ),
     "nothing but nan": lambda home: made(home, "nothing but nan", [{"step": n, "loss": math.nan} for n in range(9)]),
     "hostile": lambda home: made(
         home,
         "<img src=x onerror=alert(1)> & \"'`$x$ שלום",
-        [step(n, **look(n, 3.0)) for n in range(9)],
+        [step(n, **evaluation(n, 3.0)) for n in range(9)],
         HOSTILE,
         [
             Row("run", "<script>alert(2)<", "b0", 3.0, 0.1, 4, "ppl", True, 0.0, "float32", None, {"sampler": "<b>"}),
@@ -153,12 +155,12 @@ STRANGE = {
 
 @pytest.fixture(scope="session")
 def reported(home):
-    """The page of a strange run, by its name; each is made once."""
+    """The page of a unusual run, by its name; each is made once."""
     return cache(lambda name: report.write([STRANGE[name](home)]))
 
 
 @pytest.fixture(params=STRANGE)
-def strange(request, reported) -> Path:
+def unusual(request, reported) -> Path:
     return reported(request.param)
 
 
@@ -170,7 +172,7 @@ def page(request) -> Path:
 # -- what a reader sees ------------------------------------------------------------------------------------------------
 
 
-def sound(visit, file: Path) -> None:
+def check_page(visit, file: Path) -> None:
     assert visit.errors == []
     assert visit.dialogs == []
     assert visit.requests == [file.resolve().as_uri()]  # the page itself, and nothing else
@@ -178,7 +180,7 @@ def sound(visit, file: Path) -> None:
 
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_page_is_whole_legible_and_quiet(browser, page, width, scheme):
+def test_a_page_is_complete_readable_and_without_errors(browser, page, width, scheme):
     with browser.open(page, width, color_scheme=scheme) as visit:
         for section in (None, "#training", "#quality", "#comparison", "#hops", "#transport", "#coupling", "#summary"):
             if section is None or visit.page.locator(section).count():
@@ -188,10 +190,10 @@ def test_a_page_is_whole_legible_and_quiet(browser, page, width, scheme):
         assert min(visit.letters()) >= 7.5
         lowest, text, kind = visit.contrasts()[0]
         assert lowest >= 4.5, (text, kind)
-        sound(visit, page)
+        check_page(visit, page)
 
 
-def test_day_and_night_colour_the_page_and_its_drawings(browser, two):
+def test_light_and_dark_schemes_colour_the_page_and_its_figures(browser, two):
     found = []
     for scheme in ("light", "dark"):
         with browser.open(two, color_scheme=scheme) as visit:
@@ -215,7 +217,7 @@ def tables(blocks: list[dict]) -> list[list[list[str]]]:
     return [[block["head"], *block["rows"]] for block in blocks if block["kind"] == "table"] + inner
 
 
-def test_the_numbers_of_the_page_are_those_of_its_json(browser, page):
+def test_numbers_of_the_page_equal_those_of_report_json(browser, page):
     content = json.loads((page.parent / "report.json").read_text())
     expected = [table for section in content["sections"] for table in tables(section["blocks"])]
     with browser.open(page) as visit:
@@ -225,7 +227,7 @@ def test_the_numbers_of_the_page_are_those_of_its_json(browser, page):
         assert [visit.text(f"#{figure['name']} figcaption") for figure in drawn] == [f["caption"] for f in drawn]
 
 
-def test_what_was_evaluated_stands_on_the_page_with_its_error_and_n(browser, real):
+def test_evaluation_results_are_on_the_page_with_error_and_n(browser, real):
     rows = json.loads((real.parent / "eval.json").read_text())["rows"]
     assert len(rows) > 20
     with browser.open(real) as visit:
@@ -247,7 +249,7 @@ def says(cell: list[str], row: dict) -> bool:
     )
 
 
-def test_on_paper_nothing_is_folded_away_behind_the_edge(browser, page):
+def test_in_print_nothing_is_cut_off(browser, page):
     with browser.open(page, 794, 1123, media="print", color_scheme="dark") as visit:  # A4
         visit.picture(f"{page.parent.name}-print")
         assert visit.style("body", "background-color") == "rgb(255, 255, 255)"
@@ -256,7 +258,7 @@ def test_on_paper_nothing_is_folded_away_behind_the_edge(browser, page):
         assert visit.run("() => [...document.querySelectorAll('.table')].every((t) => t.scrollWidth <= t.clientWidth)")
         assert visit.contrasts()[0][0] >= 4.5
         assert visit.page.pdf(format="A4").startswith(b"%PDF")
-        sound(visit, page)
+        check_page(visit, page)
 
 
 def test_every_entry_of_the_contents_leads_to_its_section(browser, two):
@@ -268,7 +270,7 @@ def test_every_entry_of_the_contents_leads_to_its_section(browser, two):
             assert visit.text(f"section[id='{anchor}'] h2") == links.nth(place).inner_text()
 
 
-def test_what_is_long_is_folded_and_opens(browser, two):
+def test_long_samples_and_tables_are_collapsed_and_open(browser, two):
     with browser.open(two) as visit:
         sample = visit.page.locator(".samples details").first
         assert not sample.locator("pre").is_visible()
@@ -287,7 +289,7 @@ def edge(visit, selector: str) -> float:
     return float(pixels[:, -3:, :3].mean())
 
 
-def test_a_table_that_is_wider_than_the_page_shows_where_it_goes_on(browser, two):
+def test_a_table_wider_than_the_page_has_a_shadow_at_its_edge(browser, two):
     table = "#comparison .table"
     with browser.open(two, 360) as visit:
         assert visit.run("(s) => { const t = document.querySelector(s); return t.scrollWidth > t.clientWidth; }", table)
@@ -315,17 +317,17 @@ def test_morse_code_is_decoded_below_its_symbols(browser, home):
         assert visit.cut() == []
 
 
-# -- the scrubber ------------------------------------------------------------------------------------------------------
+# -- the animation -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def drawn(real) -> hf.Generation:
-    """What the page plays, drawn once more."""
+    """The generation that the page animates, computed again."""
     saved = hf.from_pretrained(real.parent)
     return hf.generate(saved.model, saved.flow, n=4, length=KEYS["length"], steps=32, seed=0, trajectory=True)
 
 
-def scrub(visit, t: float) -> None:
+def move_slider(visit, t: float) -> None:
     slider = visit.page.locator(".player input[type=range]")
     slider.fill(str(round(t * int(slider.get_attribute("max")))))
 
@@ -339,19 +341,19 @@ def spans(visit) -> list[list[list[str]]]:
 
 
 @pytest.mark.parametrize("t", [0.0, 0.25, 0.5, 1.0])
-def test_the_scrubber_shows_what_stood_at_that_time(browser, real, drawn, t):
+def test_the_slider_shows_the_tokens_of_its_time(browser, real, drawn, t):
     tokenizer = hf.from_pretrained(real.parent).tokenizer
     before, jumps = drawn.hops.t < t, torch.zeros(drawn.tokens.shape, dtype=torch.long)
     places = drawn.hops.row * drawn.tokens.shape[1] + drawn.hops.position
     jumps.view(-1).index_add_(0, places[before], torch.ones_like(places[before]))
     with browser.open(real) as visit:
-        scrub(visit, t)
-        visit.picture(f"scrubber {t}", ".player")
+        move_slider(visit, t)
+        visit.picture(f"animation {t}", ".player")
         shown = spans(visit)
         assert visit.text(".hop-time") == f"{t:.2f}"
         assert visit.texts(".hop-count") == [str(count) for count in jumps.sum(1).tolist()]
         assert visit.text(".hop-total") == str(int(jumps.sum()))
-        sound(visit, real)
+        check_page(visit, real)
     texts = [[tokenizer.decode([token]) for token in row] for row in drawn.at(t).tolist()]
     assert [[text for text, _ in row] for row in shown] == texts
     last = torch.full(drawn.tokens.shape, -1.0).view(-1)
@@ -363,9 +365,9 @@ def test_the_scrubber_shows_what_stood_at_that_time(browser, real, drawn, t):
     assert {state for row in shown for _, state in row} <= {"source", "moved", "final"}
 
 
-def test_the_scrubber_plays_stops_and_is_moved_by_keys(browser, real):
+def test_the_animation_plays_pauses_and_follows_keys(browser, real):
     with browser.open(real) as visit:
-        scrub(visit, 0)
+        move_slider(visit, 0)
         button, now = (
             visit.page.locator(".player button"),
             "() => Number(document.querySelector('.hop-time').textContent)",
@@ -380,12 +382,12 @@ def test_the_scrubber_plays_stops_and_is_moved_by_keys(browser, real):
         assert visit.text(".hop-time") == "1.00"
         visit.page.locator(".player input").press("ArrowLeft")
         assert visit.text(".hop-time") == "0.99"
-        sound(visit, real)
+        check_page(visit, real)
 
 
-def test_who_asks_for_less_motion_moves_the_scrubber_step_by_step(browser, real):
+def test_with_reduced_motion_the_button_moves_the_slider_by_a_tenth(browser, real):
     with browser.open(real, reduced_motion="reduce") as visit:
-        scrub(visit, 0)
+        move_slider(visit, 0)
         visit.page.locator(".player button").click()
         assert visit.text(".hop-time") == "0.10"
         visit.page.wait_for_timeout(150)
@@ -393,37 +395,37 @@ def test_who_asks_for_less_motion_moves_the_scrubber_step_by_step(browser, real)
 
 
 @pytest.mark.parametrize("width", [320, 1440])
-def test_lines_stand_still_while_tokens_hop(browser, real, width):
+def test_lines_do_not_move_while_tokens_hop(browser, real, width):
     with browser.open(real, width) as visit:
         heights = []
         for t in (0.0, 0.5, 1.0):
-            scrub(visit, t)
+            move_slider(visit, t)
             heights.append(visit.run("() => document.querySelector('.player').getBoundingClientRect().height"))
             assert visit.cut() == []
         assert len(set(heights)) == 1
 
 
-# -- whatever a run holds ----------------------------------------------------------------------------------------------
+# -- unusual runs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [360, 1440])
-def test_a_page_of_a_strange_run_is_whole_legible_quiet_and_small(browser, strange, width):
-    assert strange.stat().st_size < MOST_BYTES
-    with browser.open(strange, width) as visit:
-        visit.picture(f"strange {strange.parent.name[:12]} {width}")
+def test_a_page_of_unusual_runs_is_complete_readable_and_small(browser, unusual, width):
+    assert unusual.stat().st_size < MOST_BYTES
+    with browser.open(unusual, width) as visit:
+        visit.picture(f"unusual {unusual.parent.name[:12]} {width}")
         assert not visit.scrolls_sideways
         assert visit.cut() == []
         assert visit.contrasts()[0][0] >= 4.5
-        assert "nan" not in visit.text("main").lower().replace(strange.parent.name, "")
-        sound(visit, strange)
+        assert "nan" not in visit.text("main").lower().replace(unusual.parent.name, "")
+        check_page(visit, unusual)
 
 
-def test_values_that_are_no_numbers_are_counted_and_left_out(browser, reported):
+def test_values_that_are_not_finite_are_counted_and_left_out(browser, reported):
     with browser.open(reported("not numbers")) as visit:
         assert "40 values of loss are not finite and are left out" in visit.text("#training")
 
 
-def test_texts_are_shown_and_never_run(browser, reported):
+def test_hostile_texts_are_shown_and_never_executed(browser, reported):
     file = reported("hostile")
     with browser.open(file) as visit:
         assert visit.dialogs == []

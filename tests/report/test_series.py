@@ -1,24 +1,24 @@
-"""Columns of metrics as points to draw."""
+"""Columns of metrics as series over training steps."""
 
 import json
 
 import numpy as np
 import pytest
-
-from hopflow.report.series import Column
 from run_folders import step
 
+from hopflow.report.numbers import MetricColumn
 
-def test_a_short_column_is_drawn_value_by_value_after_the_steps_taken():
-    series = Column.of([step(i, loss=float(i * i)) for i in (0, 10, 20)], "loss").series()
+
+def test_a_short_column_has_one_point_per_value():
+    series = MetricColumn.of([step(i, loss=float(i * i)) for i in (0, 10, 20)], "loss").series()
     assert series.steps.tolist() == [1, 11, 21]
     assert series.mean.tolist() == [0, 100, 400]
-    assert not series.thinned
+    assert not series.is_thinned
 
 
 def test_a_long_column_is_thinned_and_keeps_its_mean_and_its_extremes():
     values = np.random.default_rng(0).normal(size=100_001)
-    series = Column(np.arange(100_001.0), values, 0).series(600)
+    series = MetricColumn(np.arange(100_001.0), values, 0).series(600)
     assert len(series.steps) == 600
     assert series.count == 100_001
     assert series.low.min() == values.min()
@@ -28,21 +28,21 @@ def test_a_long_column_is_thinned_and_keeps_its_mean_and_its_extremes():
 
 
 def test_a_point_of_a_single_value_has_an_unknown_error():
-    series = Column(np.arange(5.0), np.array([1.0, 3.0, 5.0, 7.0, 2.0]), 0).series(4)
+    series = MetricColumn(np.arange(5.0), np.array([1.0, 3.0, 5.0, 7.0, 2.0]), 0).series(4)
     assert np.isnan(series.error).tolist() == [True, True, True, False]
     assert series.error[3] == pytest.approx(2.5)
 
 
-def test_what_is_not_a_number_is_dropped_and_counted():
+def test_values_that_are_not_finite_are_dropped_and_counted():
     rows = [step(0), step(1, loss=float("nan")), step(2, loss=float("inf")), step(3, loss=None), step(4, loss="high")]
-    column = Column.of(rows, "loss")
+    column = MetricColumn.of(rows, "loss")
     assert column.values.tolist() == [3.0]
     assert column.dropped == 2  # what was never a number is not counted as one
 
 
 @pytest.mark.parametrize("rows", [[], [step(0)], [step(0, loss=float("nan"))]])
-def test_nothing_and_one_point_are_columns_too(rows):
-    column = Column.of(rows, "loss")
+def test_columns_may_have_no_value_or_one(rows):
+    column = MetricColumn.of(rows, "loss")
     series = column.series()
     assert len(series.steps) == series.count == len(column.values)
     assert column.trend() is None
@@ -51,7 +51,7 @@ def test_nothing_and_one_point_are_columns_too(rows):
 
 def test_a_trend_has_the_standard_error_of_each_windows_mean():
     values = np.random.default_rng(1).normal(size=64)
-    trend = Column(np.arange(64.0), values, 0).trend()
+    trend = MetricColumn(np.arange(64.0), values, 0).trend()
     first = values[:8]
     assert len(trend.steps) == 8
     assert trend.mean[0] == pytest.approx(first.mean())

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hopflow import HOLE, Evidence, Flow, MultiMask, Uniform, Vocab, infill
-from hopflow.bench.memory import Peak
+from hopflow.bench.memory import PeakMemory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -28,7 +28,7 @@ def test_memory_is_bounded(source):
     # most positions are given, so that minutes are enough: what is held at once does not depend on how many move
     prompts = torch.zeros(10_240, 128, dtype=torch.int64)
     prompts[:, ::50] = HOLE
-    with Peak(torch.device("cpu")) as peak:
+    with PeakMemory(torch.device("cpu")) as peak:
         out = infill(Narrow(), Flow(source(VOCAB), prediction=Evidence()), prompts, steps=2)
     VOCAB.check_data(out.tokens)
     assert peak.bytes < 1 << 30

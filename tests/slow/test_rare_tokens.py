@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hopflow.categorical import categorical, gumbel32
+from hopflow.sampling.categorical import categorical, gumbel32
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -7,8 +7,8 @@ import math
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
 from hopflow.predictions import Plain
 

@@ -5,10 +5,10 @@ theory.md §5
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
-from hopflow.bounds import nll_bound
+from hopflow.bounds.nll import nll_bound
 from hopflow.flow import Flow
 from hopflow.sources import examples
 from hopflow.vocab import Vocab

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
-from hopflow.bounds import coupled_number, kappa_bound, nll_bound, precise_perplexity
+from hopflow.bounds.coupled import coupled_number
+from hopflow.bounds.nll import kappa_bound, nll_bound
+from hopflow.bounds.precise import precise_perplexity
 from hopflow.couplings import Independent
 from hopflow.exact import Oracle, Space
 from hopflow.flow import Flow

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
 from hopflow.costs import SquaredEmbedding
 from hopflow.exact import Space

@@ -9,10 +9,10 @@ from functools import cache
 
 import pytest
 import torch
-
 import toys
+
 from hopflow.couplings import Coupling, ExactOT, Independent, SinkhornOT
-from hopflow.picks import Permutation
+from hopflow.transport.plan_sampling import Permutation
 
 BATCHES = 60
 

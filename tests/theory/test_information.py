@@ -4,17 +4,17 @@ import math
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
 from hopflow.costs import Hamming
 from hopflow.couplings import ExactOT, Independent, SinkhornOT
 from hopflow.exact import Joint, Oracle, Space
 from hopflow.flow import Flow
-from hopflow.ot import assignment
-from hopflow.picks import Permutation, rounded
-from hopflow.sinkhorn import sinkhorn
 from hopflow.sources import BagOfWords, MultiMask, Uniform
+from hopflow.transport.assignment import assignment
+from hopflow.transport.plan_sampling import Permutation, rounded
+from hopflow.transport.sinkhorn import sinkhorn
 from hopflow.vocab import Vocab
 
 SOURCES = [Uniform(Vocab(2)), BagOfWords(Vocab(2), (0.8, 0.2)), MultiMask(Vocab(2, 2))]

@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
+from hopflow.bounds.estimate import mean_and_error
 from hopflow.couplings import ExactOT
-from hopflow.estimate import mean_and_error
 from hopflow.exact import Space
 from hopflow.predictions import Carry
-from hopflow.sampling import generate
+from hopflow.sampling.generate import generate
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)

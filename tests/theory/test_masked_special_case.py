@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
-from hopflow.bounds import literal_second_bound, nll_bound
+from hopflow.bounds.literal import literal_second_bound
+from hopflow.bounds.nll import nll_bound
 from hopflow.predictions import Carry, Evidence
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-
 import toys
+
 from hopflow.velocities import neighbour_ratio
 
 

@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
 from hopflow.exact import Oracle, Space, Table
 from hopflow.flow import Flow

@@ -1,7 +1,6 @@
 """Prop. 4.3 [proposition2]: the entropy at the end is that at the start plus an integral along the flow."""
 
 import pytest
-
 from two_flows import SPACES, two_flows
 
 

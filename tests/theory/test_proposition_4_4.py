@@ -1,7 +1,6 @@
 """Prop. 4.4 [proposition3]: with the reversed velocity of the *same* flow, a bound on the cross-entropy."""
 
 import pytest
-
 from two_flows import SPACES, two_flows
 
 

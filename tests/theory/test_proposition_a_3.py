@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-
 import toys
+
 from hopflow.exact import Space
 
 TIMES = torch.tensor([-4.0, -1.0, 0.5, 3.0], dtype=torch.float64)

@@ -6,17 +6,17 @@ from functools import cache, partial
 
 import pytest
 import torch
-from torch import Tensor
-
 import toys
 from cases import SOURCES as ALL_SOURCES
 from cases import Mixed, name
+from torch import Tensor
+
 from hopflow import exact
+from hopflow.bounds.reversal import is_consistent, reversal_bound
+from hopflow.bounds.reversal_paths import ReversedPaths
 from hopflow.exact import Oracle, Perfect, Reversal, Space, predictive_x0
 from hopflow.flow import Flow
 from hopflow.predictions import Carry, Evidence, Plain, Prediction
-from hopflow.reversal import consistent, reversal_bound
-from hopflow.reversed_paths import ReversedPaths
 from hopflow.schedules import Cosine, Linear, Polynomial, Positional
 from hopflow.sources import BagOfWords, Mask, MultiMask, Uniform
 from hopflow.velocities import Eta
@@ -179,7 +179,7 @@ def test_the_mean_weight_over_all_paths_is_the_samplers_probability(part):
         mean = mean @ flow.source_law
         price = price - torch.where(law > 0, law * flow.source_law.log(), 0.0).sum(1)
         exact_law = flow.law(case.eta, case.steps)
-        if consistent(flow.flow):
+        if is_consistent(flow.flow):
             torch.testing.assert_close(mean, exact_law, atol=1e-10, rtol=0)
         else:
             torch.testing.assert_close(mean, case.reversal.mean_weight(), atol=1e-10, rtol=0)

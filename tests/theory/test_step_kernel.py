@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
 from hopflow.predictions import Plain
-from hopflow.sampling import generate
+from hopflow.sampling.generate import generate
 from hopflow.schedules import Cosine, Linear, Polynomial
 from hopflow.velocities import kernel, step_sizes
 

@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-
 import toys
+
 from hopflow import exact
 from hopflow.costs import Cost, Embedding, Hamming, SquaredEmbedding, TokenMatrix
 from hopflow.couplings import Coupling, ExactOT, Independent, SinkhornOT
 from hopflow.exact import Joint, Oracle, Space
 from hopflow.flow import Flow
-from hopflow.picks import Permutation
 from hopflow.schedules import Cosine, Linear, Polynomial, Positional
-from hopflow.sinkhorn import sinkhorn
+from hopflow.transport.plan_sampling import Permutation
+from hopflow.transport.sinkhorn import sinkhorn
 
 
 def dissimilarity(size: int, seed: int) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """Theorem 4.1 [theorem2]: KL(q1 ‖ p1) = KL(q0 ‖ p0) + forward divergence - backward divergence."""
 
 import pytest
-
 from two_flows import SPACES, two_flows
 
 

@@ -1,8 +1,8 @@
 """Theorem A.2 [precise-perplexity-theorem]: the precise cross-entropy, conditioned on x1 alone."""
 
 import pytest
-
 import toys
+
 from hopflow import exact
 from hopflow.predictions import Carry
 from hopflow.schedules import Cosine

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import resource
 import socket
 import string
@@ -15,11 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
 from commands import SMALL, Command, is_one_message, losses, snapshot
+
 from hopflow.recipes import Recipe
 from hopflow.recipes.build import flow_of
-from hopflow.training import checkpoint
+from hopflow.runs import checkpoint
 from hopflow.training.trainer import Trainer
 
 KEYS = (*SMALL, "workers=0", "coupling=independent", "cost=hamming")
@@ -41,15 +42,15 @@ BAD = {
     "binary junk": (["{home}/junk.txt"], 2, "junk.txt"),
     "a folder with no text": (["{home}/nothing"], 2, "nothing"),
     "an unknown key": (["{fox}", "sorce=mask"], 2, "did you mean 'source'"),
-    "a key twice": (["{fox}", "lr=1", "lr=2"], 2, "given twice"),
+    "a key twice": (["{fox}", "lr=1", "lr=2"], 2, "typed twice"),
     "a word that is no key": (["{fox}", "fast"], 2, "key=value"),
     "a value of another type": (["{fox}", "steps=many"], 2, "steps=many"),
     "an unknown recipe": (["morse_exakt"], 2, "did you mean 'morse_exact'"),
     "an unknown size": (["{fox}", "size=tine"], 2, "did you mean 'tiny'"),
     "a batch that its parts do not divide": (["{fox}", "accumulate=3"], 2, "multiple of 3"),
-    "a device that is not there": (["{fox}", "device=cuda:77"], 2, "device=auto takes what there is"),
+    "a device that is not there": (["{fox}", "device=cuda:77"], 2, "device=auto uses the best available one"),
     "a device of no kind": (["{fox}", "device=toaster"], 2, "device=toaster cannot be used here"),
-    "a file in place of the run": (["{fox}", "out={home}/short.txt"], 2, "a run needs a folder"),
+    "a file in place of the run": (["{fox}", "out={home}/short.txt"], 2, "out must be a folder"),
     "a folder of other things": (["{fox}", "out={home}/thesis"], 2, "not a run"),
     "a tokenizer that is not there": (["{fox}", "tokens={home}/no.json"], 2, "no.json"),
     "weights from what is no run": (["{fox}", "init={home}/thesis"], 2, "thesis"),
@@ -59,7 +60,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_mistake_is_one_message_and_loses_nothing(hopflow, fox, tmp_path, monkeypatch, case):
+def test_a_mistake_prints_one_message_and_changes_no_file(hopflow, fox, tmp_path, monkeypatch, case):
     monkeypatch.chdir(tmp_path)
     for name, content in (("short.txt", b"abc"), ("empty.txt", b""), ("junk.txt", bytes(range(256)) * 20)):
         (tmp_path / name).write_bytes(content)
@@ -95,11 +96,11 @@ def test_a_folder_that_may_not_be_written_to_is_named(hopflow, fox, tmp_path):
     assert (result.code, is_one_message(result.message)) == (2, True)
 
 
-def test_so_is_one_on_a_disk_that_is_read_only(hopflow, fox, tmp_path, monkeypatch):
+def test_a_folder_on_a_read_only_disk_is_named(hopflow, fox, tmp_path, monkeypatch):
     def refuse(path, *options, **more):
         raise OSError(30, "Read-only file system", str(path))
 
-    monkeypatch.setattr("hopflow.training.folder.os.open", refuse)
+    monkeypatch.setattr("hopflow.runs.run_folder.os.open", refuse)
     result = hopflow("train", fox, *KEYS, "steps=1", f"out={tmp_path / 'run'}")
     assert (result.code, is_one_message(result.message)) == (3, True)
     assert "Read-only file system" in result.message
@@ -114,7 +115,7 @@ def test_so_is_one_on_a_disk_that_is_read_only(hopflow, fox, tmp_path, monkeypat
     ],
     ids=["python", "gpu", "cpu"],
 )
-def test_out_of_memory_says_what_to_try_and_keeps_what_was_saved(hopflow, fox, run, monkeypatch, error):
+def test_out_of_memory_prints_what_to_try_and_keeps_the_checkpoints(hopflow, fox, run, monkeypatch, error):
     before = checkpoint.latest(run / "checkpoints").step
 
     def fail(*_, **__):
@@ -138,7 +139,7 @@ def little_memory(more: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("more", [100 << 20, 900 << 20], ids=["while the network is built", "while it is saved"])
-def test_a_limit_on_memory_is_one_message(fox, tmp_path, more):
+def test_a_memory_limit_of_the_process_prints_one_message(fox, tmp_path, more):
     words = ("train", fox, *KEYS, "size=small", "steps=1", "threads=1", f"out={tmp_path / 'run'}")
     command = Command(*words, log=tmp_path / "log", before=little_memory(more))
     assert command.wait() == 3, command.said
@@ -146,7 +147,7 @@ def test_a_limit_on_memory_is_one_message(fox, tmp_path, more):
     assert "out of memory" in command.message
 
 
-def test_a_process_without_another_thread_trains(fox, tmp_path):
+def test_training_works_in_a_process_that_may_start_no_thread(fox, tmp_path):
     def one_thread() -> None:
         def refuse(self: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
@@ -173,9 +174,8 @@ def test_a_full_disk_is_named_with_what_is_needed_and_free_and_the_run_goes_on_l
     full = Command(*words, log=tmp_path / "full.log", before=no_room)
     assert full.wait() == 3, full.said
     assert is_one_message(full.message)
-    assert "no room to save step 6" in full.message
-    assert "bytes are needed" in full.message
-    assert "are free" in full.message
+    assert "not enough disk space to save step 6" in full.message
+    assert re.search(r"bytes needed, [\d,]+ free", full.message)
     assert checkpoint.latest(run / "checkpoints").step == 4
     assert [f.name for f in (run / "checkpoints").iterdir() if not f.name.startswith("step-")] == []
     later = Command(*words, log=tmp_path / "later.log")
@@ -187,7 +187,7 @@ def test_a_full_disk_is_named_with_what_is_needed_and_free_and_the_run_goes_on_l
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", "config.json"])
-def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_goes_on(hopflow, fox, run, name):
+def test_a_damaged_newest_checkpoint_is_named_and_the_previous_one_resumes(hopflow, fox, run, name):
     expected = losses(run)
     file = run / "checkpoints" / "step-000000004" / name
     data = bytearray(file.read_bytes())
@@ -196,7 +196,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_goes_on(hopflow
     result = hopflow("train", fox, *KEYS, "steps=4", "save_every=2", f"out={run}")
     assert result.code == 0, result.err
     assert f"hopflow: warning: {file} is damaged" in result.err
-    assert "going back to the checkpoint before it" in result.err
+    assert "loading the previous checkpoint" in result.err
     assert losses(run) == expected
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -205,14 +205,12 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_goes_on(hopflow
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "missing"])
-def test_who_samples_from_a_run_with_a_damaged_newest_checkpoint_gets_the_one_before_it(
-    hopflow, run, name, gone, tmp_path
-):
+def test_sampling_from_a_run_with_a_damaged_newest_checkpoint_uses_the_previous_one(hopflow, run, name, gone, tmp_path):
     newer, older = (run / "checkpoints" / f"step-{step:09}" for step in (4, 2))
     (newer / name).unlink() if gone else (newer / name).write_bytes(b"{}")
     result = hopflow("sample", str(run), "n=1", "steps=2", "--json", str(tmp_path / "drawn.json"))
     assert result.code == 0, result.err
-    assert f"going back to the checkpoint before it, {older}" in result.err
+    assert f"loading the previous checkpoint, {older}" in result.err
     assert json.loads((tmp_path / "drawn.json").read_text())["run"] == str(older)
     result = hopflow("sample", str(newer), "n=1", "steps=2")  # whoever names a checkpoint gets no other one
     assert (result.code, "bug" in result.err) == (2, False)
@@ -224,7 +222,7 @@ def test_who_samples_from_a_run_with_a_damaged_newest_checkpoint_gets_the_one_be
     assert "no checkpoint of" in result.err
 
 
-def test_whole_checkpoints_are_kept_before_damaged_newer_ones(hopflow, fox, run):
+def test_valid_checkpoints_are_kept_rather_than_newer_damaged_ones(hopflow, fox, run):
     """With keep=1 and a checkpoint of each step, the newest by name would be the damaged one."""
     file = run / "checkpoints" / "step-000000004" / "model.safetensors"
     file.write_bytes(b"")
@@ -467,12 +465,12 @@ def poison(places: list[tuple[str, int]], hopflow, fox, tmp_path) -> None:
         assert again.code == 0, again.err  # what was wrong is gone: the same command goes on
 
 
-def test_a_number_that_is_none_stops_before_the_update_and_the_batch_is_kept(hopflow, fox, tmp_path):
+def test_a_loss_that_is_not_finite_stops_before_the_update_and_saves_the_batch(hopflow, fox, tmp_path):
     poison([("loss nan", 0), ("gradient inf", 4)], hopflow, fox, tmp_path)
 
 
 @pytest.mark.torture
-def test_so_it_does_at_ten_places(hopflow, fox, tmp_path):
+def test_a_value_that_is_not_finite_stops_the_run_at_ten_places(hopflow, fox, tmp_path):
     kinds = ("loss nan", "loss inf", "gradient nan", "gradient inf")
     poison([(kinds[n % 4], n % 6) for n in range(10)], hopflow, fox, tmp_path)
 
@@ -490,11 +488,13 @@ def test_weights_that_overflowed_under_a_finite_gradient_are_not_saved(hopflow, 
         result = hopflow("train", fox, *KEYS, "steps=6", "save_every=2", f"out={tmp_path / 'run'}")
         assert result.code == 2, result.err
         assert is_one_message(result.message)
-        assert "is no longer a number after step 3: not saved" in result.message
+        assert "is not finite after step 3; it was not saved" in result.message
         assert checkpoint.latest(tmp_path / "run" / "checkpoints").step == 2
 
 
-def test_a_look_that_finds_no_number_reports_none_and_the_run_goes_on(hopflow, fox, tmp_path, monkeypatch, caplog):
+def test_an_evaluation_that_is_not_finite_is_not_reported_and_training_continues(
+    hopflow, fox, tmp_path, monkeypatch, caplog
+):
     bound = SimpleNamespace(quantity="b0", ppl=float("inf"), ppl_stderr=1.0, n=2)
     monkeypatch.setattr("hopflow.training.tasks.nll_bound", lambda *_, **__: bound)
     result = hopflow("train", fox, *KEYS, "steps=2", f"out={tmp_path / 'run'}")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from paired_runs import BATCH, COUPLINGS, LENGTH, OT_BATCH, labels, pairing, plain, rows, table
 from safetensors.torch import load_file
 
-from hopflow.training.shares import Share
-from paired_runs import BATCH, COUPLINGS, LENGTH, OT_BATCH, labels, pairing, plain, rows, table
+from hopflow.runs.sharding import Share
 
 STEPS = range(14)
 
@@ -19,7 +19,7 @@ STEPS = range(14)
 def gloo(folder: Path, world: int, coupling: str, kind: str = "global", start: int = 0, end: int = 14) -> None:
     """Run `world` processes over the loopback and wait for them."""
     (folder / "store").unlink(missing_ok=True)
-    program = [sys.executable, str(Path(__file__).parents[1] / "gloo_run.py"), str(folder)]
+    program = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "gloo_run.py"), str(folder)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
     processes = [
         subprocess.Popen([*program, str(rank), str(world), coupling, kind, str(start), str(end)], env=env)
@@ -44,7 +44,7 @@ def test_a_global_coupling_is_the_same_for_two_processes_as_for_one(tmp_path, co
 
 
 @pytest.mark.parametrize("coupling", ["learned", pytest.param("embedded", marks=pytest.mark.slow)])
-def test_so_is_one_within_groups_also_where_the_cost_reads_the_network(tmp_path, coupling):
+def test_a_global_grouped_coupling_is_the_same_for_two_processes_even_if_the_cost_reads_the_network(tmp_path, coupling):
     gloo(tmp_path, 2, coupling, "grouped", end=6)
     assert torch.equal(pairs(tmp_path, 2), plain(COUPLINGS[coupling], range(6), groups=labels))
 
@@ -65,7 +65,7 @@ def test_an_error_of_process_0_ends_every_process(tmp_path):
     kinds = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert kinds[0][0] == "ValueError"
     assert "NaN" in kinds[0][1]
-    assert kinds[1] == ["RuntimeError", "process 0 could not pair OT batch 4; its own message says why"]
+    assert kinds[1] == ["RuntimeError", "process 0 could not pair OT batch 4; see its error message."]
 
 
 def per_rank(coupling: str, world: int) -> torch.Tensor:
@@ -102,14 +102,14 @@ def test_a_coupling_per_process_is_the_same_in_real_processes(tmp_path):
     assert torch.equal(pairs(tmp_path, 2), per_rank("embedded", 2))
 
 
-def test_shares_split_and_join():
+def test_splitting_rows_into_shares_and_joining_them_restores_the_rows():
     share, x = Share(1, 4), rows(0)
     assert torch.equal(share.join(share.split(x, BATCH), BATCH), x)
     assert torch.equal(share.take(x, BATCH), share.split(x, BATCH)[1])
     assert torch.equal(share.take(x, BATCH)[:2], x[2:4])
     assert sum(len(part) for part in share.split(x, BATCH)) == OT_BATCH
     assert Share.here() == Share()
-    with pytest.raises(ValueError, match="counted from 0"):
+    with pytest.raises(ValueError, match="rank must be between 0 and"):
         Share(2, 2)
-    with pytest.raises(ValueError, match="shared by 3"):
+    with pytest.raises(ValueError, match="multiple of the 3 processes"):
         pairing(COUPLINGS["hamming"], share=Share(0, 3))

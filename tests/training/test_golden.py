@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from texts import Letters
 
 import hopflow as hf
 from hopflow.models import Size, Transformer
-from hopflow.training.loop import train
-from hopflow.training.metrics import read
+from hopflow.runs.metrics import read
 from hopflow.training.settings import Settings, is_learned
-from texts import Letters
+from hopflow.training.train import train
 
 FILE = Path(__file__).with_name("golden.json")
 SETTINGS_FILE = Path(__file__).with_name("golden_settings.json")
@@ -41,7 +41,7 @@ def losses(out: Path, source: str, coupling: str) -> list[float]:
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_losses_are_those_of_the_file_and_the_same_bits_twice(tmp_path, source, coupling):
+def test_golden_losses_equal_the_stored_ones_and_repeat_to_the_bit(tmp_path, source, coupling):
     found = losses(tmp_path / "one", source, coupling)
     assert losses(tmp_path / "other", source, coupling) == found
     stored = json.loads(FILE.read_text()) if FILE.exists() else {}
@@ -51,7 +51,7 @@ def test_the_losses_are_those_of_the_file_and_the_same_bits_twice(tmp_path, sour
     assert found == pytest.approx(stored[f"{source} {coupling}"], rel=1e-4)
 
 
-def test_runs_differ_where_their_flows_do():
+def test_golden_runs_of_different_flows_differ():
     """With one mask every x0 is the same row and nothing is left to couple; all other runs are different ones."""
     stored = json.loads(FILE.read_text())
     masked = {tuple(run) for name, run in stored.items() if name.startswith("mask ")}

@@ -6,22 +6,23 @@ import shutil
 
 import pytest
 import torch
+from texts import Letters
 from torch import nn
+from unchecked import unchecked
 
 import hopflow as hf
-from hopflow.cli.training_log import looked
-from hopflow.draws import stratified
+from hopflow.bounds.monte_carlo import stratified
+from hopflow.cli.training_log import evaluation_results
 from hopflow.models import Causal, Size, Transformer
-from hopflow.training import checkpoint
-from hopflow.training.loop import train
-from hopflow.training.metrics import read
+from hopflow.runs import checkpoint
+from hopflow.runs.metrics import read
+from hopflow.runs.rng import stream
+from hopflow.runs.sharding import Share
+from hopflow.training.causal_task import CausalTask
 from hopflow.training.settings import Settings
-from hopflow.training.shares import Share
-from hopflow.training.streams import stream
-from hopflow.training.tasks import CausalTask, FlowTask
+from hopflow.training.tasks import FlowTask
+from hopflow.training.train import train
 from hopflow.training.trainer import NotFinite, Trainer
-from texts import Letters
-from unchecked import unchecked
 
 QUICK = {"workers": 0, "log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "warmup": 2, "lr": 1e-3}
 SMALL = Size(layers=1, width=32, heads=2)
@@ -96,7 +97,7 @@ def test_a_run_that_lost_its_last_checkpoint_repeats_the_same_steps(tmp_path):
     run(tmp_path, 6, save_every=2)
     before = losses(tmp_path)
     (tmp_path / "checkpoints" / "step-000000006" / "model.safetensors").write_bytes(b"")
-    with pytest.warns(RuntimeWarning, match="going back"):
+    with pytest.warns(RuntimeWarning, match="loading the previous checkpoint"):
         run(tmp_path, 6, save_every=2)
     assert losses(tmp_path) == before
 
@@ -140,28 +141,28 @@ def test_any_other_error_of_a_logger_is_raised(tmp_path):
         run(tmp_path, 3, logger=fail)
 
 
-def test_workers_change_nothing(tmp_path):
+def test_losses_do_not_depend_on_the_number_of_workers(tmp_path):
     for workers in (0, None):
         run(tmp_path / str(workers), 5, coupling="exact", workers=workers)
     assert losses(tmp_path / "0") == losses(tmp_path / "None")
     assert {row["ot_workers"] for row in read(tmp_path / "None" / "metrics.jsonl")} == {1}
 
 
-def test_the_first_loss_is_that_of_a_network_that_knows_nothing_but_the_path(tmp_path):
+def test_the_first_loss_of_zero_logits_is_log_6_per_masked_letter(tmp_path):
     """A new network's logits are all 0: under masks it says 1/6 for a masked letter and is sure of the others."""
     run(tmp_path, 1, source=hf.Mask, weight_ema=0.0, seed=3)
     corpus, settings = Letters(), Settings(steps=1, batch=8, seed=3)
     flow = hf.Flow(hf.Mask.fit(corpus.counts))
     task = FlowTask(network(flow.vocab), flow, corpus, settings, Share())
     batch = task.batch(0)
-    noisy = (batch.tensors[2] == flow.vocab.data).double()  # xt holds a mask
+    noisy = (batch.sample.xt == flow.vocab.data).double()  # xt holds a mask
     task.close()
-    assert torch.equal(batch.counts, noisy.sum(1).long())
+    assert torch.equal(batch.open_counts, noisy.sum(1).long())
     noisy = noisy.mean()
     assert losses(tmp_path)[0] == pytest.approx(float(noisy) * math.log(6), rel=1e-5)
 
 
-def test_a_tiny_network_learns_one_batch_by_heart(tmp_path):
+def test_a_tiny_network_overfits_one_batch(tmp_path):
     """Two rows, again and again. Rotary positions are relative ones: where it is in a row a network must find out."""
     corpus = Letters(rows=2)
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
@@ -202,21 +203,21 @@ def test_tied_weights_are_kept_as_one_average_and_resumed_to_the_bit(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", ["logits", "vocab"])
-def test_a_network_that_does_not_fit_is_refused_before_a_folder_says_what_the_run_is(tmp_path, wrong):
+def test_a_network_that_does_not_fit_its_flow_is_refused_before_a_folder_is_created(tmp_path, wrong):
     corpus = Letters()
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
     bad = Tied(flow.vocab.size) if wrong == "logits" else network(hf.Vocab(6, 0))
-    with pytest.raises(ValueError, match=r"6 columns|do not fit together"):
+    with pytest.raises(ValueError, match=r"last dimension of the logits must be 6|they must be equal"):
         train(bad, flow, corpus, out=tmp_path / "run", steps=1, batch=8, **QUICK)
     assert not (tmp_path / "run").exists()
     train(network(flow.vocab), flow, corpus, out=tmp_path / "run", steps=1, batch=8, **QUICK)
 
 
-def test_a_run_whose_checkpoints_are_gone_does_not_begin_again_over_its_metrics(tmp_path):
+def test_a_run_without_checkpoints_does_not_overwrite_its_metrics(tmp_path):
     run(tmp_path, 3)
     before = (tmp_path / "metrics.jsonl").read_bytes()
     shutil.rmtree(tmp_path / "checkpoints")
-    with pytest.raises(ValueError, match="up to step 2 and no checkpoint"):
+    with pytest.raises(ValueError, match="up to step 2 but no checkpoint"):
         run(tmp_path, 3)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
@@ -224,25 +225,25 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again_over_its_metrics(
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("steps", 1.5, "a whole number; got 1.5"),
-        ("batch", True, "a whole number; got True"),
-        ("ot_batch", "64", "a whole number; got '64'"),
-        ("lr", "1e-3", "a number; got '1e-3'"),
+        ("steps", 1.5, "an integer ≥ 1, got 1.5"),
+        ("batch", True, "an integer ≥ 1, got True"),
+        ("ot_batch", "64", "an integer, got '64'"),
+        ("lr", "1e-3", "a number > 0, got '1e-3'"),
     ],
 )
-def test_a_setting_of_another_type_is_named(key, value, message):
+def test_a_setting_of_the_wrong_type_is_named_in_the_error(key, value, message):
     settings = Settings()
     object.__setattr__(settings, key, value)  # past the checks of types that the tests put around functions
     with pytest.raises(ValueError, match=f"{key} must be {message}"):
         settings.__post_init__()
 
 
-def test_the_name_of_a_text_is_no_corpus(tmp_path):
+def test_a_file_name_in_place_of_a_corpus_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"hf.data.load\('my_book.txt'\)"):
         unchecked(train)(nn.Linear(1, 1), None, "my_book.txt", out=tmp_path)
 
 
-def test_the_network_that_is_kept_is_the_average(tmp_path):
+def test_the_saved_model_has_the_averaged_weights(tmp_path):
     run(tmp_path, 3, weight_ema=0.5)
     groups = weights(tmp_path)
     assert not torch.equal(groups["model"]["head.weight"], groups["train"]["head.weight"])
@@ -254,7 +255,7 @@ def test_times_of_a_batch_are_stratified_and_every_sample_is_keyed_by_its_place(
     assert [(start, count) for _, start, count in corpus.asked] == [(0, 8), (8, 8), (16, 8)]
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole(tmp_path):
+def test_gradient_accumulation_equals_the_gradient_of_the_full_batch(tmp_path):
     for parts in (1, 4):
         corpus = Letters()
         flow = hf.Flow(hf.Mask.fit(corpus.counts))
@@ -282,7 +283,7 @@ def test_padding_carries_no_loss(tmp_path):
     assert row["loss"] == pytest.approx(float(noisy.sum() / keep.sum()) * math.log(6), rel=1e-5)
 
 
-def test_a_look_at_held_out_text_reports_a_bound_jumps_and_samples(tmp_path):
+def test_an_evaluation_reports_a_bound_jumps_and_samples(tmp_path):
     out = run(tmp_path, 2, eval_rows=8, eval_samples=3, eval_steps=4, weight_ema=0.9)
     assert out.last["b0_n"] == 8
     assert out.last["b0_ppl"] > 1
@@ -297,10 +298,10 @@ def test_the_error_of_a_single_sample_is_unknown_and_null_in_the_metrics(tmp_pat
     out = run(tmp_path, 2, eval_samples=1, eval_steps=4)
     assert (out.last["jumps_n"], out.last["jumps_se"]) == (1, None)
     assert '"jumps_se": null' in (tmp_path / "metrics.jsonl").read_text()
-    assert looked(out.last)["hops"] == "12.00 ± ? per sample (n=1)"
+    assert evaluation_results(out.last)["hops"] == "12.00 ± ? per sample (n=1)"
 
 
-def test_a_network_that_goes_on_redrawing_is_bounded_for_the_steps_it_is_sampled_with(tmp_path):
+def test_a_prediction_with_an_infinite_bound_is_evaluated_for_a_finite_number_of_steps(tmp_path):
     corpus = Letters()
     flow = hf.Flow(hf.Uniform.fit(corpus.counts), prediction=hf.Plain())
     out = train(network(flow.vocab), flow, corpus, out=tmp_path, steps=1, batch=8, **{**QUICK, "eval_rows": 4})
@@ -345,7 +346,7 @@ def test_any_module_can_be_trained(tmp_path):
     assert out.step == 3
 
 
-def test_a_module_without_a_table_cannot_serve_a_cost_that_reads_one(tmp_path):
+def test_a_cost_that_reads_embeddings_refuses_a_network_without_a_table(tmp_path):
     corpus = Letters()
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts), coupling=hf.ExactOT(hf.SquaredEmbedding()))
     with pytest.raises(ValueError, match="table"):
@@ -372,7 +373,7 @@ def test_a_loss_that_is_not_a_number_stops_before_the_update(tmp_path, step):
     assert torch.equal(torch.tensor(dumped["x1"]), corpus.batch(0, step * 8, 8))
 
 
-def test_what_is_dumped_of_padded_sequences_is_their_text(tmp_path):
+def test_the_dump_of_a_failed_step_holds_the_text_of_padded_sequences(tmp_path):
     corpus = Letters(padded=True)
     model = Causal(corpus.vocab_size, SMALL, dropout=0.0)
     with torch.no_grad():
@@ -396,7 +397,7 @@ def test_the_random_state_of_the_caller_is_left_alone(tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_finished_run_says_so_and_takes_no_step(tmp_path):
+def test_a_finished_run_takes_no_further_step(tmp_path):
     run(tmp_path, 3)
     again = run(tmp_path, 3)
     assert again.step == 3
@@ -407,7 +408,7 @@ def test_a_finished_run_says_so_and_takes_no_step(tmp_path):
 def test_fewer_steps_than_were_taken_are_refused_and_change_nothing(tmp_path):
     run(tmp_path, 4)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    with pytest.raises(ValueError, match="has taken 4 steps already"):
+    with pytest.raises(ValueError, match="steps must be at least 4"):
         run(tmp_path, 2)
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
     assert run(tmp_path, 5).step == 5
@@ -443,7 +444,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("key", "value", "refused"), CHANGES, ids=[key for key, _, _ in CHANGES])
-def test_a_run_goes_on_only_if_what_is_learned_stays(tmp_path, key, value, refused):
+def test_a_run_resumes_only_with_the_same_learned_settings(tmp_path, key, value, refused):
     corpus = Letters()
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
     keys = {"steps": 2, "batch": 8, **QUICK}
@@ -478,7 +479,7 @@ def test_a_fresh_run_takes_another_folder_and_deletes_nothing(tmp_path):
 
 def test_a_text_of_another_vocabulary_is_refused(tmp_path):
     flow = hf.Flow(hf.MultiMask.fit(torch.ones(7, dtype=torch.int64)))
-    with pytest.raises(ValueError, match="another tokenizer"):
+    with pytest.raises(ValueError, match="use the tokenizer of the text"):
         train(network(flow.vocab), flow, Letters(), out=tmp_path, steps=1, batch=8, **QUICK)
 
 
@@ -489,7 +490,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one(tmp_path):
         Settings.of({"optimizer.lr": 1})
 
 
-def test_the_logger_hears_every_row(tmp_path):
+def test_the_logger_is_called_with_every_row_of_metrics(tmp_path):
     rows = []
     run(tmp_path, 3, logger=rows.append)
     assert [row["step"] for row in rows] == [0, 1, 2]
@@ -497,7 +498,7 @@ def test_the_logger_hears_every_row(tmp_path):
 
 
 @pytest.mark.parametrize("rate", ["constant", "cosine"])
-def test_the_rate_rises_and_then_stays_or_falls_to_a_tenth(rate):
+def test_the_learning_rate_warms_up_then_is_constant_or_decays_to_a_tenth(rate):
     settings = Settings(steps=100, warmup=10, lr=1.0, rate=rate)
     assert settings.rate_at(0) == pytest.approx(0.1)
     assert settings.rate_at(9) == pytest.approx(1.0)
@@ -515,14 +516,14 @@ def test_a_causal_network_is_compiled_up_to_its_head(monkeypatch):
     assert asked == [4]
 
 
-def test_a_batch_is_drawn_by_one_thread_and_the_others_are_there_again_afterwards(monkeypatch):
+def test_a_batch_is_drawn_by_one_thread_and_the_number_of_threads_is_restored(monkeypatch):
     corpus, seen = Letters(), []
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
     settings = Settings(batch=8, device="cpu", workers=0)
     model = network(flow.vocab)
     task = FlowTask(model, flow, corpus, settings, Share())
     drawn = task.batch
-    monkeypatch.setattr(task, "batch", lambda step: (seen.append(torch.get_num_threads()), drawn(step))[1])
+    monkeypatch.setattr(task, "batch", lambda *arguments: (seen.append(torch.get_num_threads()), drawn(*arguments))[1])
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -533,7 +534,7 @@ def test_a_batch_is_drawn_by_one_thread_and_the_others_are_there_again_afterward
 
 
 @pytest.mark.parametrize("ot_ema", [0.0, 0.9])
-def test_a_coupling_is_handed_the_average_of_the_table_where_there_is_one(ot_ema, monkeypatch):
+def test_a_coupling_gets_the_average_of_the_embedding_table_if_there_is_one(ot_ema, monkeypatch):
     corpus, handed = Letters(), []
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts), coupling=hf.ExactOT(hf.SquaredEmbedding()))
     settings = Settings(batch=4, device="cpu", workers=0, ot_ema=ot_ema)
@@ -557,13 +558,13 @@ def test_a_run_from_one_mask_solves_no_coupling_and_needs_no_embedding_table(tmp
     assert not any(key.startswith("ot_") for row in read(tmp_path / "run" / "metrics.jsonl") for key in row)
 
 
-def test_a_network_that_knows_fewer_tokens_than_its_flow_is_refused_before_anything_is_written(tmp_path):
+def test_a_network_with_fewer_tokens_than_its_flow_is_refused_before_anything_is_written(tmp_path):
     corpus = Letters()
     flow = hf.Flow(hf.MultiMask.fit(corpus.counts))
     model = Own(flow.vocab)
     model.embed = nn.Embedding(flow.vocab.data, 8)  # none for masks
     with pytest.raises(ValueError, match="fails on the last one"):
         train(model, flow, corpus, out=tmp_path / "run", steps=1, device="cpu")
-    with pytest.raises(ValueError, match="takes a network first; got Flow"):
+    with pytest.raises(ValueError, match=r"must be a torch\.nn\.Module, got Flow"):
         unchecked(train)(flow, model, corpus, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -5,15 +5,15 @@ import math
 
 import pytest
 import torch
+import toys
+from texts import Letters
 
 import hopflow as hf
-import toys
+from hopflow.bounds.x0_posterior import smoothed, x0_nats, x0_shift
 from hopflow.models import Size, Transformer
-from hopflow.pretrained import CONFIG, from_pretrained, save_pretrained, sealed
-from hopflow.training.loop import train
-from hopflow.training.metrics import read
-from hopflow.x0_prediction import smoothed, x0_nats, x0_shift
-from texts import Letters
+from hopflow.runs.metrics import read
+from hopflow.runs.pretrained import CONFIG, from_pretrained, save_pretrained, sealed
+from hopflow.training.train import train
 
 KEYS = {"workers": 0, "log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "warmup": 5, "lr": 3e-3}
 
@@ -28,7 +28,7 @@ def trained(out, source, coupling, **keys):
 
 
 @pytest.mark.parametrize("source", [hf.MultiMask, hf.BagOfWords])
-def test_with_the_head_losses_and_all_other_weights_are_the_same_bits(tmp_path, source):
+def test_an_x0_head_changes_no_bit_of_the_losses_and_the_other_weights(tmp_path, source):
     coupling = hf.ExactOT(hf.SquaredEmbedding())
     without, plain = trained(tmp_path / "without", source, coupling)
     with_, model = trained(tmp_path / "with", source, coupling, predict_x0=True)
@@ -39,7 +39,7 @@ def test_with_the_head_losses_and_all_other_weights_are_the_same_bits(tmp_path, 
     assert float(model.x0_head.linear.weight.detach().abs().max()) > 0
 
 
-def test_a_checkpoint_holds_the_head_and_the_frequencies_of_the_text(tmp_path):
+def test_a_checkpoint_contains_the_x0_head_and_the_token_frequencies(tmp_path):
     _, model = trained(tmp_path / "run", hf.BagOfWords, hf.Independent(), predict_x0=True)
     found = from_pretrained(tmp_path / "run").model
     expected = smoothed(Letters().counts)
@@ -48,7 +48,7 @@ def test_a_checkpoint_holds_the_head_and_the_frequencies_of_the_text(tmp_path):
     assert found.x0_head.linear.weight.shape == model.x0_head.linear.weight.shape
 
 
-def test_a_file_of_an_earlier_version_has_no_such_head(tmp_path):
+def test_a_file_of_an_earlier_version_loads_without_an_x0_head(tmp_path):
     vocab = hf.Vocab(3)
     save_pretrained(tmp_path, Transformer(vocab, Size(1, 8, 2)))
     config = json.loads((tmp_path / CONFIG).read_text())
@@ -75,7 +75,7 @@ def test_for_independent_pairs_of_one_token_the_source_and_the_evidence_are_the_
         torch.testing.assert_close(law[possible], exact[possible], atol=1e-9, rtol=0)
 
 
-def test_the_heads_loss_is_the_cross_entropy_of_that_law():
+def test_the_loss_of_the_x0_head_is_the_cross_entropy_of_its_posterior():
     vocab = hf.Vocab(3, 1)
     head = torch.nn.Linear(5, 4).double()
     features = torch.randn(6, 2, 5, generator=toys.generator(1), dtype=torch.float64)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import SMALL, Command, losses, rows, until_step
 from safetensors.torch import load_file, save_file
 
-from commands import SMALL, Command, losses, rows, until_step
-from hopflow.training import checkpoint, distributed, loop
+from hopflow.runs import checkpoint
+from hopflow.training import distributed, loop
 from hopflow.training.trainer import Trainer
 
 KEYS = (*SMALL, "save_every=4", "workers=0", "ahead=1")
@@ -36,8 +37,8 @@ def note_inputs(home: Path):
 
         def noted(self: Trainer, step: int, **options: object) -> None:
             update(self, step, **options)
-            names = ("x0", "x1", "xt", "t")
-            content = {k: x.contiguous() for k, x in zip(names, self.task.batch(step).tensors, strict=False)}
+            sample = self.task.batch(step, self.ot_average).sample
+            content = {name: getattr(sample, name).contiguous() for name in ("x0", "x1", "xt", "t")}
             save_file(content, home / f"{step}-{self.share.rank}.safetensors")
 
         Trainer.update = noted
@@ -71,7 +72,7 @@ def given(home: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS, ids=["independent", "exact"])
-def test_a_run_goes_on_with_another_number_of_processes_and_is_given_the_same(fox, tmp_path, coupling):
+def test_a_run_resumes_with_another_number_of_processes_on_the_same_batches(fox, tmp_path, coupling):
     homes = {name: tmp_path / f"{name} inputs" for name in ("alone", "changing")}
     for home in homes.values():
         home.mkdir()
@@ -86,7 +87,7 @@ def test_a_run_goes_on_with_another_number_of_processes_and_is_given_the_same(fo
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
 
 
-def test_the_first_process_speaks_for_all_and_the_others_say_that_they_are_there(fox, tmp_path):
+def test_the_first_process_logs_for_all_and_the_others_report_that_they_run(fox, tmp_path):
     first, second = start(fox, tmp_path / "run", 2, "coupling=independent", "steps=3")
     assert (first.wait(), second.wait()) == (0, 0), first.said + second.said
     assert first.said.count("nats per token") == 1
@@ -108,7 +109,7 @@ def lose(fox: str, out: Path, victim: int, after: int, world: int = 2) -> None:
             assert code == -signal.SIGKILL
         else:
             assert code == 3, command.said
-            assert "hopflow: another process of this run is gone" in command.said
+            assert "hopflow: another process of this run has ended" in command.said
             assert "Traceback" not in command.said
     steps = len(rows(out)) + 1
     (again,) = start(fox, out, 1, "coupling=exact", f"steps={steps}")
@@ -117,12 +118,12 @@ def lose(fox: str, out: Path, victim: int, after: int, world: int = 2) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_where_one_process_is_killed_the_others_leave(fox, tmp_path, victim):
+def test_if_one_process_is_killed_the_others_exit(fox, tmp_path, victim):
     lose(fox, tmp_path / "run", victim, 3)
 
 
 @pytest.mark.torture
-def test_twenty_killed_processes_leave_none_waiting(fox, tmp_path):
+def test_after_twenty_killed_processes_no_other_process_waits(fox, tmp_path):
     dice = random.Random(6)
     for trial in range(20):
         lose(fox, tmp_path / str(trial), dice.randrange(2), dice.randrange(1, 12))
@@ -134,7 +135,7 @@ def test_a_signal_to_one_process_stops_all_of_them_with_4_once_all_is_saved(fox,
     until_step(commands[0], out, 2)
     commands[1].hit(signal.SIGTERM)
     assert [command.wait(WITHIN) for command in commands] == [4, 4]
-    assert f"saved in {out}; the same command goes on" in commands[0].said
+    assert f"saved in {out}; the same command resumes it" in commands[0].said
 
 
 def join(
@@ -157,17 +158,17 @@ def join(
 def told_that_one_is_missing(command: Command) -> None:
     assert command.wait(WITHIN) == 3, command.said
     assert command.said.count("hopflow: ") == 1
-    assert "hopflow: not all 2 processes of this run have joined within 1 s: one has ended" in command.said
+    assert "hopflow: not all 2 processes of this run joined within 1 s: one has ended" in command.said
     assert "Traceback" not in command.said
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_where_one_process_never_starts_the_other_says_so(fox, tmp_path, missing):
+def test_if_one_process_never_starts_the_other_prints_that(fox, tmp_path, missing):
     (command,) = join(fox, tmp_path / "run", [None, None], missing, 1)
     told_that_one_is_missing(command)
 
 
-def test_where_one_process_ends_while_the_group_forms_the_other_says_so(fox, tmp_path):
+def test_if_one_process_ends_while_the_group_forms_the_other_prints_that(fox, tmp_path):
     def end_there() -> None:
         distributed.dist.init_process_group = lambda *how, **keys: os._exit(9)
 
@@ -192,10 +193,10 @@ def test_once_all_have_joined_a_process_may_take_longer(fox, tmp_path):
 
 
 @pytest.mark.parametrize("word", ["soon", "0", "-1", "nan", "inf"])
-def test_a_time_to_join_that_is_none_is_refused(fox, tmp_path, word):
+def test_an_invalid_join_timeout_is_refused(fox, tmp_path, word):
     (command,) = join(fox, tmp_path / "run", [None, None], 1, word)
     assert command.wait(WITHIN) == 2
-    assert f"HOPFLOW_JOIN_SECONDS must be a number of seconds above 0, and at most 1,000,000,000; got '{word}'" in (
+    assert f"HOPFLOW_JOIN_SECONDS must be a number of seconds above 0 and at most 1,000,000,000, got '{word}'" in (
         command.said
     )
 

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+from commands import SMALL, is_one_message, snapshot
+from texts import Letters
 from torch import Tensor
 
 import hopflow as hf
-from commands import SMALL, is_one_message, snapshot
 from hopflow.models import Size, Transformer
-from hopflow.training import checkpoint
-from hopflow.training.checkpoint import Checkpoint, Damaged
+from hopflow.runs import checkpoint
+from hopflow.runs.checkpoint import Checkpoint, DamagedFile
+from hopflow.runs.sharding import Share
 from hopflow.training.settings import Settings
-from hopflow.training.shares import Share
-from hopflow.training.tasks import task_for
-from hopflow.training.trainer import Trainer
-from texts import Letters
+from hopflow.training.trainer import Trainer, task_for
 
 KEYS = (*SMALL, "workers=0", "coupling=exact", "cost=embedding", "ot_ema=0.9", "weight_ema=0.9", "source=multimask")
 SETTINGS = Settings.of(
@@ -124,7 +123,7 @@ def nan(tensor: Tensor) -> Tensor:
 
 
 TENSORS: dict[str, tuple[Callable[[Groups], object], str]] = {
-    "no optimizer state": (without("optimizer", ""), "holds no state of the optimizer"),
+    "no optimizer state": (without("optimizer", ""), "has no optimizer state"),
     "moments in half precision": (each("optimizer", "exp_avg", Tensor.half), "torch.float16"),
     "moments that are single numbers": (each("optimizer", "exp_avg", lambda x: x.mean()), "of shape ()"),
     "moments of another shape": (each("optimizer", "exp_avg_sq", lambda x: x.flatten()[:1]), "of shape (1,)"),
@@ -132,12 +131,12 @@ TENSORS: dict[str, tuple[Callable[[Groups], object], str]] = {
     "moments that are NaN": (each("optimizer", "exp_avg", nan), "not finite"),
     "negative second moments": (each("optimizer", "exp_avg_sq", lambda x: -x - 1), "negative"),
     "an optimizer of another kind": (put("optimizer", "table/momentum", torch.ones(2)), "momentum"),
-    "step counts beyond the run": (each("optimizer", "/step", lambda x: x + 10), "14 steps"),
+    "step counts beyond the run": (each("optimizer", "/step", lambda x: x + 10), "between 1 and 4, got 14"),
     "step counts in half precision": (each("optimizer", "/step", Tensor.half), "torch.float16"),
     "weights that are NaN": (each("train", "weight", nan), "not finite"),
     "averaged weights that are NaN": (each("model", "weight", nan), "not finite"),
     "weights in half precision": (each("train", "weight", Tensor.half), "torch.float16"),
-    "no table": (without("ot_ema", ""), "lacks value"),
+    "no table": (without("ot_ema", ""), "must contain the entry 'value'"),
     "a table that is NaN": (each("ot_ema", "", nan), "not finite"),
     "pairs beyond the vocabulary": (each("pairs", "x0", lambda x: x + 10**6), "token"),
     "negative pairs": (each("pairs", "x0", lambda x: -x - 1), "token"),
@@ -152,14 +151,14 @@ TENSORS: dict[str, tuple[Callable[[Groups], object], str]] = {
 
 
 @pytest.mark.parametrize("case", TENSORS)
-def test_tensors_that_make_no_sense_are_refused(trainer, groups, case):
+def test_invalid_tensors_of_a_checkpoint_are_refused(trainer, groups, case):
     change, reason = TENSORS[case]
     change(groups)
     with pytest.raises(ValueError, match=re.escape(reason)):
         trainer.load(Checkpoint(4, groups))
 
 
-def test_tensors_that_are_as_they_were_are_loaded(trainer, groups):
+def test_unchanged_tensors_of_a_checkpoint_are_loaded(trainer, groups):
     trainer.load(Checkpoint(4, groups))
     trainer.update(4)
     trainer.settle()
@@ -196,24 +195,24 @@ STATES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 @pytest.mark.parametrize("case", STATES)
-def test_facts_that_make_no_sense_are_refused(groups, tmp_path, case):
+def test_invalid_facts_of_a_checkpoint_are_refused(groups, tmp_path, case):
     change, reason = STATES[case]
     facts = {"seconds": 1.5, "threads": 1, "torch": "2", "recipe_hash": "0"}
     folder = checkpoint.save(tmp_path, Checkpoint(4, groups, facts))
     checkpoint.load(folder)
     reseal_state(folder, change)
-    with pytest.raises(Damaged, match=reason):
+    with pytest.raises(DamagedFile, match=reason):
         checkpoint.load(folder)
-    with pytest.raises(Damaged, match="no checkpoint in"), pytest.warns(RuntimeWarning, match=reason):
+    with pytest.raises(DamagedFile, match="no checkpoint in"), pytest.warns(RuntimeWarning, match=reason):
         checkpoint.latest(tmp_path)
 
 
-def test_a_resealed_run_goes_on_or_says_why_not(hopflow, fox, run):
+def test_a_changed_and_resealed_run_resumes_or_explains_why_not(hopflow, fox, run):
     reseal_tensors(run, lambda groups: None)
     newest = run / "checkpoints" / "step-000000004"
     reseal_state(newest, lambda state: None)
     for change, reason in (
-        (lambda: reseal_tensors(run, without("optimizer", "")), "holds no state of the optimizer"),
+        (lambda: reseal_tensors(run, without("optimizer", "")), "has no optimizer state"),
         (lambda: reseal_state(newest, lambda state: state.update(facts=[])), "no checkpoint in"),
     ):
         change()
@@ -227,7 +226,7 @@ def test_a_resealed_run_goes_on_or_says_why_not(hopflow, fox, run):
         assert snapshot(run) == before
 
 
-def test_a_run_sealed_again_unchanged_goes_on(hopflow, fox, run):
+def test_an_unchanged_and_resealed_run_resumes(hopflow, fox, run):
     reseal_tensors(run, lambda groups: None)
     reseal_state(run / "checkpoints" / "step-000000004", lambda state: None)
     result = resume(hopflow, fox, run)

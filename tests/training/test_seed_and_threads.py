@@ -4,15 +4,15 @@ import threading
 
 import pytest
 import torch
+from texts import Letters
 from torch import nn
 
 import hopflow as hf
 from hopflow.models import Size, Transformer
 from hopflow.recipes import Recipe, build
-from hopflow.training.loop import train
-from hopflow.training.metrics import read
-from hopflow.training.streams import Seeded
-from texts import Letters
+from hopflow.runs.metrics import read
+from hopflow.runs.rng import Seeded
+from hopflow.training.train import train
 
 QUICK = {"workers": 0, "log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "batch": 8, "threads": 1}
 
@@ -60,7 +60,7 @@ def test_weights_are_those_of_the_global_generator_with_the_same_seed_which_is_l
         assert not equal(LAYERS[layer](), expected)
 
 
-def test_a_generator_that_is_given_is_used_and_a_draw_that_can_have_none_is_refused():
+def test_an_explicit_generator_is_used_and_an_operation_without_generator_is_refused():
     with Seeded(5):
         own = torch.empty(5).normal_(generator=torch.Generator().manual_seed(3))
         with pytest.raises(ValueError, match="takes no generator"):
@@ -123,7 +123,7 @@ def test_of_six_trainings_at_once_one_runs_with_its_own_losses_and_five_are_refu
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["alone", "together"]
 
 
-def test_a_training_that_failed_or_ended_makes_way_for_the_next(tmp_path):
+def test_after_a_training_failed_or_ended_the_next_one_can_start(tmp_path):
     def fail(row):
         raise RuntimeError("a fault of the logger")
 

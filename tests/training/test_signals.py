@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from commands import FOX, SMALL, Command, alive, children, litter, losses, rows, until, until_step
-from hopflow.training import checkpoint
-from hopflow.training.signals import Interrupted, Stop
+
+from hopflow.runs import checkpoint
+from hopflow.training.signals import Interrupted, StopSignals
 from hopflow.training.trainer import Trainer
 
 STEPS = 12
@@ -42,7 +42,7 @@ def interrupt(fox: str, out: Path, number: signal.Signals, after: int, fresh: bo
     assert run.wait() == 4, run.said
     assert "Traceback" not in run.said
     saved = checkpoint.latest(out / "checkpoints").step
-    assert f"stopped at step {saved} of {LONG} and saved in {out}; the same command goes on" in run.said
+    assert f"stopped at step {saved} of {LONG} and saved in {out}; the same command resumes it" in run.said
     assert len(rows(out)) == saved >= after
     assert litter(out) == []
     return saved
@@ -60,7 +60,7 @@ def goes_on(fox: str, out: Path, whole: list[object], saved: int) -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
-def test_a_signal_finishes_the_step_saves_leaves_with_4_and_says_how_to_go_on(fox, tmp_path, whole, number):
+def test_a_signal_finishes_the_step_saves_exits_with_4_and_prints_how_to_resume(fox, tmp_path, whole, number):
     for after in (1, 6):
         out = tmp_path / f"{number}-{after}"
         goes_on(fox, out, whole, interrupt(fox, out, number, after))
@@ -70,19 +70,19 @@ def endless(home: Path, step: int) -> Callable[[], None]:
     """Makes one step of a run endless; leaves a file when it is there, and another when a signal is noted."""
 
     def patch() -> None:
-        update, note = Trainer.update, Stop._note
+        update, note = Trainer.update, StopSignals._handle
 
         def stuck(self: Trainer, at: int, **options: object) -> None:
             update(self, at, **options)
-            while at == step and "asked" in options:  # a step of the run, not one that is timed before it
+            while at == step and "stop" in options:  # a step of the run, not one that is timed before it
                 (home / "stuck").touch()
                 time.sleep(0.01)
 
-        def told(self: Stop, *what: object) -> None:
+        def handle(self: StopSignals, *what: object) -> None:
             (home / "noted").touch()
             note(self, *what)
 
-        Trainer.update, Stop._note = stuck, told
+        Trainer.update, StopSignals._handle = stuck, handle
 
     return patch
 
@@ -102,11 +102,11 @@ def test_a_second_ctrl_c_stops_at_once_and_the_folder_loads(fox, tmp_path, whole
     goes_on(fox, out, whole, checkpoint.latest(out / "checkpoints").step)
 
 
-def test_signals_are_noted_only_while_a_run_listens():
+def test_signals_are_handled_only_inside_the_context():
     before = signal.getsignal(signal.SIGTERM)
-    with Stop() as stop:
+    with StopSignals() as stop:
         signal.raise_signal(signal.SIGTERM)
-        assert stop.asked == "SIGTERM"
+        assert stop.received == "SIGTERM"
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) == before
@@ -114,7 +114,7 @@ def test_signals_are_noted_only_while_a_run_listens():
 
 
 @pytest.mark.torture
-def test_fifty_signals(fox, tmp_path, whole):
+def test_fifty_signals_at_any_moment_lose_no_step(fox, tmp_path, whole):
     dice = random.Random(4)
     for trial in range(50):
         out, number = tmp_path / str(trial), (signal.SIGTERM, signal.SIGINT)[trial % 2]
@@ -163,7 +163,7 @@ def test_kill_9_at_random_moments_changes_no_loss_and_leaves_no_litter_and_no_wo
 
 
 @pytest.mark.torture
-def test_twenty_fresh_processes_killed(fox, tmp_path, whole):
+def test_twenty_processes_killed_at_any_moment_leave_a_run_that_resumes(fox, tmp_path, whole):
     dice, kills = random.Random(3), 0
     for trial in range(20):
         out = tmp_path / str(trial)

@@ -5,29 +5,30 @@ import sys
 
 import pytest
 import torch
+from commands import SMALL
+from texts import Letters
 from torch import nn
 
 import hopflow as hf
-from commands import SMALL
 from hopflow.models import Size, Transformer
-from hopflow.training import checkpoint, loop, threads
-from hopflow.training.loop import train
-from hopflow.training.metrics import read
+from hopflow.runs import checkpoint
+from hopflow.runs.metrics import read
+from hopflow.runs.sharding import Share
+from hopflow.training import loop, threads
 from hopflow.training.settings import Settings
-from hopflow.training.shares import Share
 from hopflow.training.threads import (
-    Rehearsal,
+    ThreadBenchmark,
     Threads,
     candidates,
+    choose_inference_threads,
     choose_threads,
-    choose_threads_to_read,
     cores,
     fastest,
     interleaved,
     using,
 )
+from hopflow.training.train import train
 from hopflow.training.trainer import Trainer
-from texts import Letters
 
 QUICK = {"log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "device": "cpu", "batch": 4}
 CPU = torch.device("cpu")
@@ -47,7 +48,7 @@ def two_cores(monkeypatch):
 def measured(monkeypatch):
     """What a measurement finds; asked for at most once per run."""
     found = {1: 0.8, 2: 0.5}
-    monkeypatch.setattr(Rehearsal, "measure", lambda self, numbers: {number: found[number] for number in numbers})
+    monkeypatch.setattr(ThreadBenchmark, "measure", lambda self, numbers: {number: found[number] for number in numbers})
     return found
 
 
@@ -76,7 +77,7 @@ def test_candidates_are_powers_of_two_and_all_cores():
     ]
 
 
-def test_more_threads_are_taken_only_where_they_are_clearly_faster():
+def test_more_threads_are_chosen_only_if_clearly_faster():
     assert fastest({1: 1.0, 2: 0.9}) == 1
     assert fastest({1: 1.0, 2: 0.8}) == 2
     assert fastest({1: 1.0, 2: 0.6, 4: 0.55}) == 2
@@ -106,7 +107,7 @@ def test_the_quota_of_a_container_limits_the_cores(files, most, tmp_path, monkey
 
 
 @pytest.mark.usefixtures("two_cores", "measured")
-def test_a_number_that_was_set_is_respected(tmp_path, monkeypatch):
+def test_a_number_of_threads_set_by_the_user_is_used(tmp_path, monkeypatch):
     assert chosen(tmp_path) == Threads(2, "forward and backward: 1 thread 0.80 s, 2 threads 0.50 s")
     assert chosen(tmp_path, threads=3) == Threads(3, "set by threads")
     assert chosen(tmp_path, device=torch.device("cuda")) is None
@@ -126,12 +127,12 @@ def test_several_processes_divide_the_cores(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_a_short_run_is_not_measured(tmp_path):
+def test_threads_are_not_measured_for_a_short_run(tmp_path):
     assert chosen(tmp_path, steps=1, batch=4) == Threads(1, "a short run")
 
 
 @pytest.mark.parametrize("threads", [0, -1, 10**10])
-def test_a_number_of_threads_is_a_whole_number_from_one(threads):
+def test_a_number_of_threads_below_one_is_refused(threads):
     with pytest.raises(ValueError, match="threads must be"):
         Settings(threads=threads)
 
@@ -139,7 +140,7 @@ def test_a_number_of_threads_is_a_whole_number_from_one(threads):
 # --- measuring
 
 
-def test_the_numbers_take_turns_and_a_hopeless_one_is_not_asked_again(monkeypatch):
+def test_thread_numbers_are_measured_in_turns_and_a_very_slow_one_only_once(monkeypatch):
     clock, asked, seconds = [0.0], [], {1: 1.0, 2: 0.5, 4: 1.5, 8: 60.0}
     monkeypatch.setattr(threads.time, "perf_counter", lambda: clock[0])
 
@@ -168,7 +169,7 @@ class Counting(nn.Module):
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_measuring_changes_no_bit_of_the_run(tmp_path, monkeypatch):
+def test_measuring_threads_changes_no_bit_of_the_run(tmp_path, monkeypatch):
     asked, timed = [], threads._timed
     monkeypatch.setattr(threads, "SHORT", 0.0)
     monkeypatch.setattr(threads, "LEAST", 0.0)
@@ -198,7 +199,7 @@ def test_a_network_that_does_not_fit_its_flow_is_refused_by_the_run_and_not_by_t
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_the_number_is_used_stored_and_used_again_and_torch_has_its_own_afterwards(
+def test_the_number_of_threads_is_used_stored_used_again_and_restored_afterwards(
     tmp_path, monkeypatch, measured, caplog
 ):
     seen, update = [], Trainer.update
@@ -215,7 +216,7 @@ def test_the_number_is_used_stored_and_used_again_and_torch_has_its_own_afterwar
     with using(Threads(3, "")):
         assert run(2) == 3
         assert torch.get_num_threads() == 3
-    monkeypatch.setattr(Rehearsal, "measure", lambda self, numbers: pytest.fail("the run has its number"))
+    monkeypatch.setattr(ThreadBenchmark, "measure", lambda self, numbers: pytest.fail("the run has its number"))
     assert run(3) == 3
     assert run(4, threads=1) == 1
     assert run(5) == 1
@@ -230,7 +231,7 @@ def test_the_number_is_used_stored_and_used_again_and_torch_has_its_own_afterwar
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_a_stored_number_that_this_machine_lacks_is_measured_anew(tmp_path, measured, monkeypatch):
+def test_a_stored_number_above_the_cores_is_measured_again(tmp_path, measured, monkeypatch):
     monkeypatch.setattr(threads.checkpoint, "newest_facts", lambda home: {"threads": 16})
     assert chosen(tmp_path).number == 2
     monkeypatch.setattr(threads.checkpoint, "newest_facts", lambda home: {"threads": "many"})
@@ -246,7 +247,7 @@ def test_the_log_and_a_dry_run_say_how_many_threads_there_are(fox, hopflow, tmp_
     keys = (*SMALL, "workers=0", "coupling=independent", f"out={tmp_path / 'run'}", "threads=1")
     before, _, _ = hopflow("train", fox, *keys, "steps=1").err.partition("step 1/1")
     assert "1 thread (set by threads)\n" in before
-    plans = sys.modules["hopflow.recipes.plan"]  # the package has a function of this name
+    plans = sys.modules["hopflow.recipes.requirements"]  # the package has a function of this name
     seen, tried = [], plans._try
     monkeypatch.setattr(plans, "_try", lambda *a: (seen.append(torch.get_num_threads()), tried(*a))[1])
     assert " on cpu with 2 threads" in hopflow("train", fox, *keys[:-1], "threads=2", "--dry-run").out
@@ -265,23 +266,23 @@ def test_a_stored_number_is_used_to_sample_and_evaluate(two_cores, tmp_path):
 
     for number, why in ((1, "as in training"), (2, "as in training")):
         folder = checkpoint.save(tmp_path / str(number), checkpoint.Checkpoint(3, {}, {"threads": number}))
-        assert choose_threads_to_read(folder, measured, CPU) == Threads(number, why)
-        assert choose_threads_to_read(folder, measured, CPU, asked=7) == Threads(7, "set by threads")
-        assert choose_threads_to_read(folder, measured, torch.device("cuda")) is None
+        assert choose_inference_threads(folder, measured, CPU) == Threads(number, why)
+        assert choose_inference_threads(folder, measured, CPU, asked=7) == Threads(7, "set by threads")
+        assert choose_inference_threads(folder, measured, torch.device("cuda")) is None
 
 
-def test_the_number_of_another_machine_is_measured_anew(two_cores, tmp_path):
+def test_sampling_measures_threads_again_if_the_stored_number_is_above_the_cores(two_cores, tmp_path):
     used = []
     folder = checkpoint.save(tmp_path, checkpoint.Checkpoint(3, {}, {"threads": 64}))
     for place in (folder, tmp_path / "a saved network"):
         used.clear()
-        found = choose_threads_to_read(place, lambda: used.append(torch.get_num_threads()), CPU)
+        found = choose_inference_threads(place, lambda: used.append(torch.get_num_threads()), CPU)
         assert found.number in (1, 2)
         assert "one call of the network: 1 thread" in str(found)
         assert {1, 2} <= set(used)
 
 
-def test_sample_and_eval_say_the_number_and_put_back_what_was(two_cores, tmp_path, monkeypatch, capsys):
+def test_sample_and_eval_print_the_number_of_threads_and_restore_it(two_cores, tmp_path, monkeypatch, capsys):
     from hopflow.cli import main
 
     (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog; " * 60)

@@ -1,20 +1,21 @@
 """One update after another, against AdamW, clipping and the average of the weights written down by hand."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
+from texts import Letters
 from torch import nn
 
 import hopflow as hf
+from hopflow.runs.checkpoint import latest
+from hopflow.runs.sharding import Share
 from hopflow.training import trainer as trainers
-from hopflow.training.checkpoint import latest
-from hopflow.training.loop import train
 from hopflow.training.settings import Settings
-from hopflow.training.shares import Share
-from hopflow.training.tasks import Batch, FlowTask, Look, Task
+from hopflow.training.tasks import Batch, FlowTask, HeldOutEvaluation, Task
+from hopflow.training.train import train
 from hopflow.training.trainer import Trainer
-from texts import Letters
 
 CPU, ALONE = torch.device("cpu"), Share()
 AWAY = {"lr": 0.1, "warmup": 3, "beta1": 0.8, "beta2": 0.95, "adam_eps": 0.3, "weight_decay": 0.2, "clip": 0.5}
@@ -31,10 +32,22 @@ class Line(nn.Module):
         with torch.no_grad():
             self.model.weight.copy_(torch.tensor([[1.0, -2.0, 3.0, 0.5]]))
 
-    def forward(self, count, x, y):
-        x = self.dropout(x)
+    def forward(self, batch):
+        x = self.dropout(batch.x)
         self.seen.append(x.detach().clone())
-        return (self.model(x)[:, 0] - y) ** 2
+        return (self.model(x)[:, 0] - batch.y) ** 2
+
+
+@dataclass(frozen=True)
+class PointBatch(Batch):
+    x: torch.Tensor
+    y: torch.Tensor
+
+    def parts(self, count):
+        return [PointBatch(x, y) for x, y in zip(self.x.chunk(count), self.y.chunk(count), strict=True)]
+
+    def map(self, function):
+        return PointBatch(function(self.x), function(self.y))
 
 
 class Lines(Task):
@@ -42,16 +55,16 @@ class Lines(Task):
         super().__init__(Letters(), settings, share)
         self.loss = Line(dropout)
 
-    def batch(self, step):
+    def batch(self, step, table=None):
         generator = torch.Generator().manual_seed(step)
         x = torch.randn(self.settings.batch, 5, generator=generator, dtype=torch.float64)
-        return Batch((x[:, :4], x[:, 4]))
+        return PointBatch(x[:, :4], x[:, 4])
 
     def tokens(self, step):
         return self.settings.batch
 
-    def examine(self, step, device):
-        return Look()
+    def evaluate(self, step, device):
+        return HeldOutEvaluation()
 
 
 def trained(steps, share=ALONE, dropout=0.0, **keys):
@@ -68,7 +81,8 @@ def trained(steps, share=ALONE, dropout=0.0, **keys):
 def by_hand(start, batch, steps, *, lr, warmup, beta1, beta2, adam_eps, weight_decay, clip):
     w, m, v = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     for step in range(steps):
-        x, y = batch(step).tensors
+        points = batch(step)
+        x, y = points.x, points.y
         gradient = (2 * ((x @ w.T)[:, 0] - y)[:, None] * x).mean(0, keepdim=True)
         gradient = gradient * min(1.0, clip / (float(gradient.norm()) + 1e-6))
         rate = lr * min(1.0, (step + 1) / warmup)
@@ -79,14 +93,14 @@ def by_hand(start, batch, steps, *, lr, warmup, beta1, beta2, adam_eps, weight_d
     return w
 
 
-def test_a_step_is_adamw_with_every_setting_of_it():
+def test_a_step_equals_adamw_by_hand_with_every_setting():
     trainer, history = trained(6, **AWAY)
     expected = by_hand(history[0], trainer.task.batch, 6, **AWAY)
     torch.testing.assert_close(history[-1], expected, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("key", ["beta1", "beta2", "adam_eps", "weight_decay", "clip"])
-def test_a_setting_of_the_optimizer_that_is_left_out_gives_other_weights(key):
+def test_every_optimizer_setting_changes_the_weights(key):
     """What the test above relies on: each of these settings matters in it."""
     trainer, history = trained(6, **AWAY)
     expected = by_hand(history[0], trainer.task.batch, 6, **{**AWAY, key: getattr(Settings(), key)})
@@ -95,13 +109,14 @@ def test_a_setting_of_the_optimizer_that_is_left_out_gives_other_weights(key):
 
 def test_the_norm_that_is_reported_is_the_one_before_clipping():
     trainer, history = trained(1, **AWAY)
-    x, y = trainer.task.batch(0).tensors
+    points = trainer.task.batch(0)
+    x, y = points.x, points.y
     gradient = (2 * ((x @ history[0].T)[:, 0] - y)[:, None] * x).mean(0)
     assert float(gradient.norm()) > AWAY["clip"]
     assert trainer.grad_norm == pytest.approx(float(gradient.norm()), rel=1e-6)
 
 
-def test_the_weight_average_takes_in_the_weights_after_each_step_with_its_ramp():
+def test_the_weight_average_equals_its_closed_form_with_the_ramp():
     trainer, history = trained(5, weight_ema=0.25, **AWAY)
     betas = [min(0.25, (1 + t) / (10 + t)) for t in range(5)]
     assert betas[0] < 0.25 == betas[-1]  # the ramp, and what follows it
@@ -114,11 +129,11 @@ def test_the_weight_average_takes_in_the_weights_after_each_step_with_its_ramp()
 def test_evaluation_during_training_reads_the_averaged_weights(tmp_path, monkeypatch):
     seen = {}
 
-    def examine(self, step, device):
+    def evaluate(self, step, device):
         seen[step + 1] = {name: p.detach().clone() for name, p in self.model.named_parameters()}
-        return Look()
+        return HeldOutEvaluation()
 
-    monkeypatch.setattr(FlowTask, "examine", examine)
+    monkeypatch.setattr(FlowTask, "evaluate", evaluate)
     corpus = Letters()
     flow = hf.Flow(hf.Mask.fit(corpus.counts))
     model = hf.Transformer(flow.vocab, hf.Size(layers=1, width=32, heads=2))
@@ -147,7 +162,7 @@ def masks(monkeypatch, rank, world):
     return [seen == 0 for seen in trainer.task.loss.seen]
 
 
-def test_every_process_and_every_step_has_a_dropout_of_its_own(monkeypatch):
+def test_dropout_differs_between_processes_and_between_steps(monkeypatch):
     first, second = masks(monkeypatch, 0, 2), masks(monkeypatch, 1, 2)
     assert all(torch.equal(a, b) for a, b in zip(first, masks(monkeypatch, 0, 2), strict=True))
     assert not torch.equal(first[0], second[0])

@@ -1,1 +1,1 @@
-"""Bench: side-by-side speed, as ratios within one run."""
+"""Benchmarks: speed against other code, as ratios within one run."""

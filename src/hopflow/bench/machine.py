@@ -1,4 +1,4 @@
-"""What a speed was measured on."""
+"""The machine that a speed was measured on."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from .. import __version__
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """The device and the versions that decide how fast it is."""
+    """Device, number of cores and threads, and versions."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "device": name,

@@ -1,4 +1,4 @@
-"""Peak: how much more memory something takes while it runs."""
+"""PeakMemory: the additional memory that some code needs at most."""
 
 import ctypes
 import gc
@@ -9,31 +9,31 @@ from types import TracebackType
 
 import torch
 
-from ..training.devices import memory_bytes
+from ..runs.devices import memory_bytes
 
 STATM = Path("/proc/self/statm")
-EVERY = 0.002
-"""Seconds between two looks at the process; what is shorter is missed."""
+INTERVAL = 0.002
+"""Seconds between two measurements of the process; shorter peaks are missed."""
 
 
-class Peak:
-    """`with Peak(device) as peak: …`, then `peak.bytes`: tensors on a GPU, the process's resident memory elsewhere."""
+class PeakMemory:
+    """`with PeakMemory(device) as peak: …`, then `peak.bytes`: tensors on a GPU, otherwise resident memory."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.bytes = device, 0
 
-    def __enter__(self) -> "Peak":
+    def __enter__(self) -> "PeakMemory":
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
             self._before = torch.cuda.memory_allocated(self.device)
         else:
-            _give_back()
+            _release_freed()
             self._before = self._highest = _resident()
-            self._over = threading.Event()
-            self._watch = threading.Thread(target=self._look, daemon=True)
-            self._watch.start()
+            self._ended = threading.Event()
+            self._watcher = threading.Thread(target=self._watch, daemon=True)
+            self._watcher.start()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
@@ -41,17 +41,17 @@ class Peak:
             torch.cuda.synchronize(self.device)
             self._highest = torch.cuda.max_memory_allocated(self.device)
         else:
-            self._over.set()
-            self._watch.join()
+            self._ended.set()
+            self._watcher.join()
         self.bytes = max(0, self._highest - self._before)
 
-    def _look(self) -> None:
-        while not self._over.wait(EVERY):
+    def _watch(self) -> None:
+        while not self._ended.wait(INTERVAL):
             self._highest = max(self._highest, _resident())
 
 
 def _resident() -> int:
-    """Bytes of this process that are in memory now; where no one tells, the most there ever were."""
+    """Resident bytes of this process; where the system does not say, the most there ever were."""
     try:
         pages = int(STATM.read_text().split()[1])
     except OSError:
@@ -59,8 +59,8 @@ def _resident() -> int:
     return pages * mmap.PAGESIZE
 
 
-def _give_back() -> None:
-    """Hand freed memory back, where the C library keeps it: otherwise what follows would seem to need none."""
+def _release_freed() -> None:
+    """Return freed memory to the system, where the C library can: reused memory would not show as growth."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,7 +1,7 @@
-"""The Euler loop as common libraries write it: a velocity over the whole vocabulary, for every position, every step.
+"""A plain Euler loop as common libraries write it: a velocity over the full vocabulary, at every position and step.
 
-It serves as the other side of `hopflow bench sample` and as nothing else: it knows no prediction but the plain one, and
-off the linear schedule its jump chances leave noise behind.
+It is the baseline of `hopflow bench sample` and nothing else: it supports the plain prediction only, and with a
+schedule that is not linear its jump probabilities leave noise behind.
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from ..flow import Flow
-from ..network import Network, clock_dtype
+from ..network.network import Network, time_dtype
 
 
 def plain_euler(
     model: Network, flow: Flow, xt: Int[Tensor, "B L"], steps: int, which: Sequence[int], generator: torch.Generator
 ) -> Int[Tensor, "B L"]:
-    """These of N equal steps: softmax, velocity k̇/(1-k)·(P - δ_xt), and a jump with chance 1 - e^(-h·outflow)."""
+    """The steps `which` of `steps` equal ones: velocity k̇/(1-k)·(P - δ_xt), jump probability 1 - e^(-h·outflow)."""
     vocab = flow.vocab
     for step in which:
         t = torch.full((len(xt),), step / steps, dtype=torch.float64, device=xt.device)
         k_dot, rest = flow.schedule.dk(t[:, None]), flow.schedule.rest(t[:, None])
-        p = pad(model(xt, t.to(clock_dtype(model))).float().softmax(-1), (0, vocab.masks))
-        if step == steps - 1:  # the end: data, whatever the velocity says
+        p = pad(model(xt, t.to(time_dtype(model))).float().softmax(-1), (0, vocab.masks))
+        if step == steps - 1:  # the last step draws data tokens, whatever the velocity is
             return torch.multinomial(p.flatten(0, 1), 1, generator=generator).view_as(xt)
         here = one_hot(xt, vocab.size).to(p)
         velocity = (k_dot / rest)[..., None].to(p) * (p - here)

@@ -1,147 +1,114 @@
-"""hopflow bench: speed side by side with others, in one run."""
+"""hopflow bench: time hopflow and other implementations in one process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .command_help import CommandGroup, CommandWithSettings
+from .options import Debug, Json, Settings
 from .output import check_target, console, figures, progress_line, size, write_json
-from .words import Debug, Json, Settings, batch_size, one_of, parse_settings, row_length, whole_number, whole_numbers
+from .settings_parser import parse_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..bench.bounds import Case as BoundCase
-    from ..bench.bounds import Row as Bounded
-    from ..bench.ot import Row as Solved
-    from ..bench.pairs import Row as Hidden
-    from ..bench.sample import Case
-    from ..bench.sample import Row as Sampled
-    from ..bench.train import Case as TrainCase
-    from ..bench.train import Row as Trained
+    from ..bench.bounds import BoundsCase, BoundsSpeed
+    from ..bench.ot import SolverSpeed
+    from ..bench.pairs import PairingCost
+    from ..bench.sample import SamplingCase, SamplingSpeed
+    from ..bench.train import TrainingSpeed
+    from ..bench.training_run import TrainingCase
+    from .command_settings import CommandSettings
 
-app = typer.Typer(help="Measure speed side by side with others, in one run.")
+app = typer.Typer(help="Time hopflow and other implementations in one process.", cls=CommandGroup)
 
 
-@app.command("ot")
+@app.command("ot", cls=CommandWithSettings)
 def bench_ot(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
-    """Time the couplings of a batch beside POT: exact and Sinkhorn, same costs, same run; then behind a training step.
+    """Time exact OT and Sinkhorn against POT on the same costs, then couplings computed during training steps."""
+    from .command_settings import BenchOTSettings
 
-    Settings: full=false (true: every size, length and width), n=64, 512 and 2048, seed=0.
-    """
-    chosen = parse_settings(settings or [], {"full": one_of("true", "false"), "n": batch_size, "seed": whole_number})
+    chosen = parse_settings(settings, BenchOTSettings)
     check_target(json_file)
     from ..bench import ot, pairs
 
     with progress_line() as progress:
-        rows = ot.run(
-            full=chosen.get("full") == "true", n=chosen.get("n"), seed=chosen.get("seed", 0), progress=progress
-        )
+        rows = ot.run(full=chosen.full, n=chosen.n, seed=chosen.seed, progress=progress)
         hidden = pairs.run(progress)
-    _show_solvers(rows, console())  # before it is written, which may fail
+    _show_solvers(rows, console())  # before the file is written, which may fail
     _show_hiding(hidden, console())
     if json_file:
         write_json(json_file, {"rows": [row.as_json() for row in rows], "hiding": hidden})
 
 
-@app.command("sample")
+@app.command("sample", cls=CommandWithSettings)
 def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
-    """Time sampling by events and in random order beside a plain Euler loop over the whole vocabulary, in one run.
+    """Time hopflow's samplers against a plain Euler loop over the complete vocabulary.
 
-    Settings: n=16, length=128, tokens=5000, size=tiny, steps=32,128,1024, source=all (or one of them), seed=0,
-    device=auto. On a GPU the defaults are n=2048, tokens=50257, size=small. The plain loop is timed on six steps.
+    The plain loop is timed on six steps.
     """
-    readers: dict[str, Callable[[str], Any]] = {
-        "n": batch_size,
-        "length": row_length,
-        "tokens": whole_number,
-        "size": str,
-        "steps": whole_numbers,
-        "source": one_of("all", "mask", "multimask", "bag_of_words", "uniform"),
-        "seed": whole_number,
-        "device": str,
-    }
-    chosen = parse_settings(settings or [], readers)
+    from .command_settings import BenchSampleSettings
+
+    chosen = parse_settings(settings, BenchSampleSettings)
     check_target(json_file)
     from ..bench import sample
 
-    case = _case(sample.Case, chosen)
+    case = _case(sample.SamplingCase, chosen)
     with progress_line() as progress:
         rows = sample.run(case, progress=progress)
     _show_sampling(case, rows, console())
-    _keep(json_file, case, rows)
+    _write_rows(json_file, case, rows)
 
 
-@app.command("eval")
+@app.command("eval", cls=CommandWithSettings)
 def bench_eval(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
-    """Time the bounds of sequences: by default, and in float32 with 64 sequences per network call, in one run.
+    """Time the NLL bounds: with the default options, and in float32 with 64 sequences per network call.
 
-    Settings: n=32, length=64, tokens=1000, size=tiny, draws=8, source=all (mask, uniform), seed=0, device=auto. On a
-    GPU the defaults are n=1024, length=128, tokens=50257, size=small. Both are estimated from the same draws.
+    Both use the same Monte Carlo draws.
     """
-    readers: dict[str, Callable[[str], Any]] = {
-        "n": batch_size,
-        "length": row_length,
-        "tokens": whole_number,
-        "size": str,
-        "draws": batch_size,
-        "source": one_of("all", "mask", "multimask", "bag_of_words", "uniform"),
-        "seed": whole_number,
-        "device": str,
-    }
-    chosen = parse_settings(settings or [], readers)
+    from .command_settings import BenchEvalSettings
+
+    chosen = parse_settings(settings, BenchEvalSettings)
     check_target(json_file)
     from ..bench import bounds
 
-    case = _case(bounds.Case, chosen)
+    case = _case(bounds.BoundsCase, chosen)
     with progress_line() as progress:
         rows = bounds.run(case, progress=progress)
     _show_bounds(case, rows, console())
-    _keep(json_file, case, rows)
+    _write_rows(json_file, case, rows)
 
 
-@app.command("train")
+@app.command("train", cls=CommandWithSettings)
 def bench_train(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
-    """Time a step of training: as it is, with each optimisation left out, and as plain code, in one run.
+    """Time a training step: with all optimisations, without each of them, and as plain PyTorch."""
+    from .command_settings import BenchTrainSettings
 
-    Settings: batch=16, length=64, tokens=2000, size=tiny, steps=5, source=all (uniform: every position in the loss;
-    multimask: those that are masked), seed=0, device=auto. On a GPU the defaults are batch=512, length=128,
-    tokens=50257, size=small, steps=40. Couplings are timed in turns with the same trainer without them.
-    """
-    readers: dict[str, Callable[[str], Any]] = {
-        "batch": batch_size,
-        "length": row_length,
-        "tokens": whole_number,
-        "size": str,
-        "steps": whole_number,
-        "source": one_of("all", "uniform", "multimask"),
-        "seed": whole_number,
-        "device": str,
-    }
-    chosen = parse_settings(settings or [], readers)
+    chosen = parse_settings(settings, BenchTrainSettings)
     check_target(json_file)
-    from ..bench import train
+    from ..bench import train, training_run
 
-    case = _case(train.Case, chosen)
+    case = _case(training_run.TrainingCase, chosen)
     with progress_line() as progress:
         rows = train.run(case, progress=progress)
     _show_training(case, rows, console())
-    _keep(json_file, case, rows)
+    _write_rows(json_file, case, rows)
 
 
-def _case(kind: Any, chosen: dict[str, Any]) -> Any:
-    """A bench's case on the device that was chosen; `source` names one of its sources, or all."""
-    from ..training.devices import choose_device
+def _case(kind: Any, settings: "CommandSettings") -> Any:
+    """What a bench measures; `source` is one of its sources, or all."""
+    from ..runs.devices import choose_device
 
-    keys = dict(chosen)
+    keys = settings.typed()
     device = choose_device(keys.pop("device", "auto"))
     if (only := keys.pop("source", "all")) != "all":
         keys["sources"] = (only,)
     return kind.on(device, **keys)
 
 
-def _keep(json_file: Path | None, case: Any, rows: Sequence[Any]) -> None:
+def _write_rows(json_file: Path | None, case: Any, rows: Sequence[Any]) -> None:
     from ..bench.machine import machine
 
     if json_file:
@@ -149,9 +116,9 @@ def _keep(json_file: Path | None, case: Any, rows: Sequence[Any]) -> None:
         write_json(json_file, {"machine": machine(case.device), **found})
 
 
-def _show_training(case: "TrainCase", rows: "list[Trained]", screen: "Console") -> None:
+def _show_training(case: "TrainingCase", rows: "list[TrainingSpeed]", screen: "Console") -> None:
     title = f"{case.size} transformer, {case.tokens:,} tokens, {case.batch} sequences of {case.length}, {case.device}"
-    columns = ("ms a step", "±", "tokens/s", "TFLOP/s", "of the peak", "peak memory", "loss", "slowdown, %")
+    columns = ("ms/step", "± ms", "tokens/s", "TFLOP/s", "of peak", "peak memory", "loss", "slowdown, %")
     table = figures(title, 2, "source", "variant", *columns)
     for row in rows:
         share = "-" if row.share_of_peak is None else f"{row.share_of_peak:.0%}"
@@ -162,12 +129,12 @@ def _show_training(case: "TrainCase", rows: "list[Trained]", screen: "Console") 
     screen.print(table)
 
 
-def _show_sampling(case: "Case", rows: "list[Sampled]", screen: "Console") -> None:
+def _show_sampling(case: "SamplingCase", rows: "list[SamplingSpeed]", screen: "Console") -> None:
     from ..bench import sample
 
     faster = {id(row): ratio for row, ratio in sample.ratios(rows)}
     title = f"{case.size} transformer, {case.tokens:,} tokens, {case.n} sequences of {case.length}, {case.device}"
-    columns = ("sequences/s", "calls a sequence", "as fast as plain", "peak memory", "steps timed")
+    columns = ("sequences/s", "calls/sequence", "speed-up", "peak memory", "timed steps")
     table = figures(title, 2, "source", "sampler", "steps", *columns)
     for row in rows:
         ratio = f"{faster[id(row)]:.1f}x" if id(row) in faster else "1"
@@ -176,10 +143,10 @@ def _show_sampling(case: "Case", rows: "list[Sampled]", screen: "Console") -> No
     screen.print(table)
 
 
-def _show_bounds(case: "BoundCase", rows: "list[Bounded]", screen: "Console") -> None:
+def _show_bounds(case: "BoundsCase", rows: "list[BoundsSpeed]", screen: "Console") -> None:
     title = f"{case.size} transformer, {case.tokens:,} tokens, {case.n} sequences of {case.length}, {case.device}"
-    columns = ("sequences/s", "as fast", "nats", "± s.e.", "s.e. apart")
-    table = figures(title, 4, "source", "bound", "variant", "network in", *columns)
+    columns = ("sequences/s", "speed-up", "nats", "± s.e.", "difference, s.e.")
+    table = figures(title, 4, "source", "bound", "variant", "precision", *columns)
     for row in rows:
         speed = (f"{row.sequences_per_s:.4g}", f"{row.ratio:.2f}x")
         numbers = (f"{row.nats:.3f}", f"{row.stderr:.3f}", f"{row.errors:.3f}")
@@ -187,8 +154,8 @@ def _show_bounds(case: "BoundCase", rows: "list[Bounded]", screen: "Console") ->
     screen.print(table)
 
 
-def _show_solvers(rows: "list[Solved]", screen: "Console") -> None:
-    columns = ("ms", "as fast as POT", "value", "marginal error", "gain")
+def _show_solvers(rows: "list[SolverSpeed]", screen: "Console") -> None:
+    columns = ("ms", "speed-up over POT", "value", "marginal error", "gain")
     for case in dict.fromkeys(row.case for row in rows):
         here = [row for row in rows if row.case == case]
         table = figures(str(case), 2, "solver", "device", *columns)
@@ -202,9 +169,9 @@ def _show_solvers(rows: "list[Solved]", screen: "Console") -> None:
         screen.print()
 
 
-def _show_hiding(rows: "list[Hidden]", screen: "Console") -> None:
-    columns = ("behind", "n", "updates", "workers", "ms to solve", "slowdown", "of it waiting")
-    table = figures("hidden behind a 100 ms step", 1, "coupling", *columns)
+def _show_hiding(rows: "list[PairingCost]", screen: "Console") -> None:
+    columns = ("step", "n", "updates", "workers", "ms to solve", "slowdown", "waiting")
+    table = figures("couplings computed during a 100 ms training step", 1, "coupling", *columns)
     for row in rows:
         waited = float(row["seconds_waited"]) / float(row["seconds_plain"])
         solved = f"{1000 * float(row['seconds_solved']):.0f}"

@@ -1,3 +1,3 @@
-"""How a command ends: ok, a bug of hopflow's, the user's input, the environment, interrupted and saved."""
+"""Exit codes: success, a bug in hopflow, the user's input, the environment, interrupted (finished work is saved)."""
 
 OK, BUG, USER, ENVIRONMENT, INTERRUPTED = range(5)

@@ -5,24 +5,27 @@ from typing import Annotated
 
 import typer
 
+from .options import Debug, Json
 from .output import check_target, echo, page_width, write_json
-from .report import afterwards
-from .words import Debug, Json
+from .report import write_report_after
 
-Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN RUN...", show_default=False)]
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the tables to FILE, as markdown.")]
+Runs = Annotated[
+    list[Path] | None, typer.Argument(metavar="RUN...", help="Folders of two or more runs.", show_default=False)
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the tables to FILE as markdown.")]
 
 
 def compare(runs: Runs = None, out: Out = None, json_file: Json = None, debug: Debug = False) -> None:
-    """Show what `hopflow eval` measured of two or more runs side by side: differences with their errors, from the
-    first run; the sampling steps one needs to be as good as another; and what differs in their recipes. The same with
-    pictures is written to report/report.html.
+    """Compare what `hopflow eval` measured of two or more runs.
+
+    Prints the differences from the first run with standard errors, how many sampler steps each run needs to reach
+    another run's quality, and the settings in which the recipes differ. Figures are written to report/report.html.
     """
     check_target(out)
     check_target(json_file)
-    from .. import atomic
     from ..evaluation.compare import Comparison
     from ..evaluation.compare_table import page
+    from ..system import atomic
 
     found = Comparison.of(runs or [])
     if json_file:
@@ -32,4 +35,4 @@ def compare(runs: Runs = None, out: Out = None, json_file: Json = None, debug: D
         echo(f"written to {out}", err=True)
     else:
         echo(page(found, page_width()), nl=False)
-    afterwards(list(runs or []))
+    write_report_after(list(runs or []))

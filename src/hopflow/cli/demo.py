@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import Debug, Offline, Settings
 from .output import console, lines, table
-from .report import afterwards
+from .report import write_report_after
+from .settings_parser import parse_settings
 from .training_log import lines_of
-from .words import Debug, Offline, Settings, parse_settings, whole_number
 
 if TYPE_CHECKING:
     from ..demo import Demo
@@ -16,33 +17,37 @@ if TYPE_CHECKING:
 
 def demo(
     settings: Settings = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write.")] = Path("demo"),
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the runs and the report.")] = Path(
+        "demo"
+    ),
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Train two small flows on Morse code, without and with optimal transport, and compare how often tokens hop.
+    """Train two small flows on Morse code, without and with optimal transport, and compare their hops.
 
-    Takes minutes on two CPU cores. Started again in the same folder it goes on where it stopped. Settings: seed=0.
+    Takes minutes on two CPU cores. The same command continues an unfinished demo.
     """
-    chosen = parse_settings(settings or [], {"seed": whole_number})
+    from .command_settings import DemoSettings
+
+    chosen = parse_settings(settings, DemoSettings)
     from .. import demo as show
 
-    with lines() as say:
+    with lines() as progress:
         found = show.run(
             out,
-            seed=chosen.get("seed", 0),
+            seed=chosen.seed,
             offline=offline,
-            say=say,
-            logger=lambda row: say("\n".join(lines_of(row, show.STEPS))),
+            say=progress,
+            logger=lambda row: progress("\n".join(lines_of(row, show.STEPS))),
         )
     _show(found)
-    afterwards(show.stories(found), found.folder)
+    write_report_after(show.stories(found), found.folder)
 
 
 def _show(found: "Demo") -> None:
-    from ..report.headline import Number
+    from ..report.numbers import ValueWithError
 
-    rows = table("pairs", "hops per sample", "predicted", "b0 ppl", "b1 ppl", "bk ppl", "entropy, bits")
+    rows = table("coupling", "hops per sample", "predicted hops", "b0 ppl", "b1 ppl", "bk ppl", "entropy, bits")
     for name, r in found.rows.items():
         rows.add_row(
             name,
@@ -56,11 +61,11 @@ def _show(found: "Demo") -> None:
     screen = console()
     screen.print(rows)
     one, other = found.rows.values()
-    saved = Number(other.jumps, other.jumps_se).saved(Number(one.jumps, one.jumps_se))
-    predicted = Number(other.predicted_jumps, other.predicted_jumps_se).saved(
-        Number(one.predicted_jumps, one.predicted_jumps_se)
+    saved = ValueWithError(other.jumps, other.jumps_se).percent_below(ValueWithError(one.jumps, one.jumps_se))
+    predicted = ValueWithError(other.predicted_jumps, other.predicted_jumps_se).percent_below(
+        ValueWithError(one.predicted_jumps, one.predicted_jumps_se)
     )
-    screen.print(f"\n{saved} % fewer hops with optimal transport; {predicted} % predicted from the pairs alone.")
-    screen.print(f"An untrained flow has the perplexity of its source, {found.source_ppl:.3f}.")
-    screen.print(f"Checkpoints, samples and numbers: {found.folder}")
+    screen.print(f"\n{saved} % fewer hops with optimal transport; {predicted} % predicted from the coupled pairs.")
+    screen.print(f"For comparison: an untrained flow has perplexity {found.source_ppl:.3f}.")
+    screen.print(f"Checkpoints, samples and results: {found.folder}")
     screen.print(f"Next: hopflow sample {found.folder / 'ot'} --watch, hopflow train YOUR.txt, hopflow list")

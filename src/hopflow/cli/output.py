@@ -1,4 +1,4 @@
-"""Output: results on stdout, what is going on on stderr, files by one rename."""
+"""Output of commands: results on stdout, progress on stderr, files written atomically."""
 
 import errno
 import json
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..symbols import harmless
+from ..system.safe_text import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 QUIET = 8.0
-"""Seconds after which a command that has nothing to report says that it is alive."""
+"""Seconds without output after which a command repeats its last progress line."""
 
 
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
-    """Print plain text without what would steer a terminal. Commands print by this or on a `console`, never else."""
+    """Print text without control characters. Commands print only by this function or on a `console`."""
     typer.echo(harmless(str(text), keep="\n\t"), err=err, nl=nl)
 
 
@@ -30,31 +30,31 @@ def console(stderr: bool = False) -> "Console":
     from .screen import Screen
 
     screen = Screen(stderr=stderr)
-    if not screen.file.isatty():  # FORCE_COLOR asks for colours there, not for bars that move
+    if not screen.file.isatty():  # FORCE_COLOR asks for colours, not for moving bars
         screen.is_interactive = False
-        screen.width = 200  # a pipe has no width: keep one finding on one line
+        screen.width = 200  # a pipe has no width: do not wrap lines
     return screen
 
 
 def page_width() -> int:
-    """Columns that text may take: those of the terminal (or of COLUMNS), 80 elsewhere."""
+    """Columns of the terminal (or $COLUMNS), 80 if there is none."""
     return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
 @contextmanager
 def lines() -> Iterator[Callable[[str], None]]:
-    """Plain lines on stderr, so that stdout holds only results; the last one again where long work is silent."""
-    from ..data.pulse import Pulse
+    """Print progress as lines on stderr; the last line is repeated during long work."""
+    from ..system.progress import Progress
 
     latest = "starting"
-    pulse = Pulse(lambda text: echo(text, err=True), QUIET)
+    progress = Progress(lambda text: echo(text, err=True), QUIET)
 
     def say(text: str) -> None:
         nonlocal latest
         latest = text
-        pulse.say(text)
+        progress.write(text)
 
-    with pulse.meanwhile(lambda: latest.partition("\n")[0]):
+    with progress.keep_updating(lambda: latest.partition("\n")[0]):
         yield say
 
 
@@ -73,23 +73,23 @@ def progress_line() -> Iterator[Callable[[str], None]]:
 
 
 def check_target(file: Path | None) -> None:
-    """Find a mistyped `--json` before the work, not after it."""
+    """Refuse a file that cannot be written before the work begins."""
     if file is None:
         return
     if file.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "this is a folder, a file is needed", str(file))
+        raise IsADirectoryError(errno.EISDIR, "this is a folder, not a file", str(file))
     if not file.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "its folder does not exist", str(file))
     if not os.access(file.parent, os.W_OK):
-        raise PermissionError(errno.EACCES, "its folder may not be written to", str(file))
+        raise PermissionError(errno.EACCES, "its folder is not writable", str(file))
 
 
 def write_json(file: Path, content: dict[str, Any]) -> None:
-    from .. import atomic
+    from ..system import atomic
 
     try:
         text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
-    except ValueError as error:  # no input leads here: a number that is not finite must not reach a report
+    except ValueError as error:  # a number that is not finite is a bug
         raise RuntimeError(f"the result cannot be stored: {error}") from error
     atomic.write(file, (text + "\n").encode())
 
@@ -105,7 +105,7 @@ def table(*columns: str) -> "Table":
 
 
 def figures(title: str, names: int, *columns: str) -> "Table":
-    """A table of numbers under a title; the first columns hold names."""
+    """A table with a title: `names` columns of text, then columns of numbers."""
     from rich import box
     from rich.table import Table
 
@@ -122,7 +122,7 @@ def figures(title: str, names: int, *columns: str) -> "Table":
 
 
 def show_facts(facts: Mapping[str, Any]) -> None:
-    """One fact a line: its name, its value."""
+    """Print one fact per line: name and value."""
     from rich.text import Text
 
     screen, width = console(), max(map(len, facts)) + 2
@@ -139,19 +139,8 @@ def number(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def duration(seconds: int | float) -> str:
-    """12 ms, 3.4 s, 5 min 6 s, 7 h 8 min, 9 d 10 h."""
-    for unit, below, whole in (("d", "h", 86400), ("h", "min", 3600), ("min", "s", 60)):
-        if seconds >= whole:
-            part = {"d": 3600, "h": 60, "min": 1}[unit]
-            return f"{int(seconds // whole)} {unit} {int(seconds % whole // part)} {below}"
-    if seconds < 1:
-        return f"{1000 * seconds:.0f} ms"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-
-
 def size(count: int | float) -> str:
-    """Bytes in a unit that keeps them short."""
+    """A number of bytes with its unit: 3.4 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -160,7 +149,7 @@ def size(count: int | float) -> str:
 
 
 def box(screen: "Console", title: str, rows: Mapping[str, str]) -> None:
-    """A summary: names and values in a frame on a terminal, lines elsewhere."""
+    """Print a summary: in a frame on a terminal, as lines elsewhere."""
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text

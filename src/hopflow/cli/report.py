@@ -1,4 +1,4 @@
-"""hopflow report, and the report that other commands write when they are done."""
+"""hopflow report, and the report that other commands write at their end."""
 
 import os
 from collections.abc import Sequence
@@ -8,47 +8,60 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .codes import ENVIRONMENT
+from .options import Debug
 from .output import echo
-from .words import Debug
+from .settings_parser import parse_settings
+from .trained_network import import_network_class
 
 if TYPE_CHECKING:
-    from ..report import Told
+    from ..report import RunOrFolder
 
 SWITCH = "HOPFLOW_REPORT"
-"""The environment variable that stops other commands from writing reports if it is `off`."""
+"""Environment variable: with the value `off` other commands write no report."""
 MISSING = "no report: matplotlib is not installed, pip install 'hopflow[report]'"
-Runs = Annotated[list[Path] | None, typer.Argument(metavar="RUN...", show_default=False)]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN... [KEY=VALUE]...", help="Folders of one or more runs; settings may follow.", show_default=False
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
         metavar="FOLDER",
-        help="Where to write; one run's own folder, ./report for several.",
+        help="Where to write (default: the run's folder, or ./report for several runs).",
         show_default=False,
     ),
 ]
 
 
-def report(runs: Runs = None, out: Out = None, debug: Debug = False) -> None:
-    """Write a report on one run, or on several side by side: report.html, one page that opens offline.
+def report(words: Words = None, out: Out = None, debug: Debug = False) -> None:
+    """Write report.html about one run or several: one page that opens offline.
 
-    It also writes report.md, report.json with every number, and the figures as SVG and PNG. Results of `hopflow eval`
-    are included.
+    Also writes report.md, report.json with every number, and all figures.
+    Results of `hopflow eval` are included.
     """
+    from .command_settings import ReportSettings
+
+    settings = [word for word in words or [] if word.partition("=")[0] in ReportSettings.model_fields]
+    runs = [Path(word) for word in words or [] if word not in settings]
+    chosen = parse_settings(settings, ReportSettings)
     if not _can_draw():
         echo(f"hopflow: {MISSING}", err=True)
         raise typer.Exit(ENVIRONMENT)
+    import_network_class(chosen.model)
     from ..report import write
     from .output import progress_line
 
     with progress_line() as progress:
-        progress(f"reporting on {', '.join(map(str, runs or []))}")
-        path = write(runs or [], out)
+        progress(f"writing a report on {', '.join(map(str, runs))}")
+        path = write(runs, out)
     echo(path)
 
 
-def afterwards(runs: "Sequence[Told]", out: Path | None = None) -> Path | None:
-    """Write the report at the end of another command; if it fails, print one line on stderr."""
+def write_report_after(runs: "Sequence[RunOrFolder]", out: Path | None = None) -> Path | None:
+    """Write the report at the end of another command; a failure is one line on stderr."""
     if os.environ.get(SWITCH, "").lower() == "off":
         return None
     if not _can_draw():
@@ -67,7 +80,7 @@ def afterwards(runs: "Sequence[Told]", out: Path | None = None) -> Path | None:
 
 
 def _can_draw() -> bool:
-    """Whether matplotlib is installed, without the time to import it."""
+    """Whether matplotlib is installed; does not import it, which is slow."""
     from importlib.util import find_spec
 
     return find_spec("matplotlib") is not None

@@ -1,20 +1,21 @@
-"""The log of a sampler: a bar that moves on a terminal, plain lines elsewhere."""
+"""The log of a sampler: a progress bar on a terminal, lines elsewhere."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .output import QUIET, duration, echo
+from ..system.durations import duration
+from .output import QUIET, echo
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Progress = Callable[[int, int], None]
+CountCallback = Callable[[int, int], None]
 
 
 class SamplingLog:
-    """How many sequences are done, and how fast."""
+    """Counts the finished sequences and their speed."""
 
     def __init__(self, count: int) -> None:
         self.count, self.done, self._started = count, 0, time.monotonic()
@@ -27,7 +28,7 @@ class SamplingLog:
         return speed(self.done / max(time.monotonic() - self._started, 1e-9)) if self.done else ""
 
     def now(self) -> str:
-        """For whoever waits."""
+        """One line of progress."""
         if not self.done:
             return f"drawing {self.count:,} sequences"
         left = (time.monotonic() - self._started) * (self.count - self.done) / self.done
@@ -35,13 +36,13 @@ class SamplingLog:
 
 
 @contextmanager
-def sampling(console: "Console", count: int) -> Iterator[Progress]:
-    """What `generate` reports to: a bar that is gone when all is drawn, or a line in every silence."""
+def sampling(console: "Console", count: int) -> Iterator[CountCallback]:
+    """The `progress` of `generate`: a bar that disappears at the end, or a line every few seconds."""
     log = SamplingLog(count)
     if not console.is_interactive:
-        from ..data.pulse import Pulse
+        from ..system.progress import Progress
 
-        with Pulse(lambda text: echo(text, err=True), QUIET).meanwhile(log.now):
+        with Progress(lambda text: echo(text, err=True), QUIET).keep_updating(log.now):
             yield log.step
         return
     from rich import progress as columns

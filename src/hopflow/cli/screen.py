@@ -1,4 +1,4 @@
-"""Screen: rich's console, on which text cannot steer the terminal."""
+"""Screen: a rich console that replaces control characters of printed text."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from ..symbols import harmless
+from ..system.safe_text import harmless
 
 
 class Screen(Console):
-    """Square brackets are text, not styles, and control characters of a text are shown as pictures.
+    """Prints square brackets as text and control characters as visible symbols.
 
-    The colours and cursor movements of rich itself are added later, and are not touched.
+    The colours and cursor movements of rich itself are added later and stay.
     """
 
     def __init__(self, **options: Any) -> None:

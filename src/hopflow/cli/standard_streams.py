@@ -1,4 +1,4 @@
-"""Standard streams that outlive their reader: a closed terminal or a broken pipe never ends a command."""
+"""Standard streams that survive a closed terminal or a broken pipe."""
 
 import errno
 import io
@@ -13,8 +13,8 @@ from typing import Any
 def keep_open() -> None:
     """Open the null device in place of closed standard streams, and protect stdout and stderr.
 
-    A text that a terminal cannot show is printed with "?". stderr never raises; stdout raises where a result could not
-    be stored (for example on a full disk), but not where nobody is left to read it.
+    Characters that a terminal cannot show are printed as "?". stderr never raises; stdout raises if a result cannot be
+    stored (for example on a full disk), but not if its reader is gone.
     """
     _open_closed_descriptors()
     if sys.stdin is None:
@@ -24,7 +24,7 @@ def keep_open() -> None:
 
 
 def _open_closed_descriptors() -> None:
-    """A file opened later would get the number of a closed stream, and receive what libraries print."""
+    """Open descriptors 0 to 2: a file opened later would get such a number, and libraries would print into it."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -33,38 +33,38 @@ def _open_closed_descriptors() -> None:
 
 
 def _is_unread(error: OSError, file: io.RawIOBase) -> bool:
-    """Whether the reader is gone: of a pipe or a socket, or the terminal, whose error a broken disk shares."""
+    """Whether the reader is gone: a pipe or socket, or a terminal, whose error number a broken disk shares."""
     if error.errno == errno.EIO:
         return stat.S_ISCHR(os.fstat(file.fileno()).st_mode)
     return isinstance(error, ConnectionError)
 
 
 def _protected(stream: Any, number: int, forgives: Callable[[OSError, io.RawIOBase], bool]) -> Any:
-    """The same stream with a file below it that drops what nobody can read."""
+    """The same stream, which drops its output after its reader is gone."""
     if stream is None:
         stream = open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     buffer = getattr(stream, "buffer", None)
     below = getattr(buffer, "raw", buffer)
-    if isinstance(below, _Outliving):
+    if isinstance(below, _SurvivingFile):
         return stream
-    if not isinstance(below, io.RawIOBase):  # memory, or a stream of another program
+    if not isinstance(below, io.RawIOBase):  # a stream in memory, or of another program
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
         return stream
     stream.flush()
     return io.TextIOWrapper(
-        io.BufferedWriter(_Outliving(stream, below, forgives)),
+        io.BufferedWriter(_SurvivingFile(stream, below, forgives)),
         encoding=stream.encoding,
         errors="replace",
         line_buffering=number == 2 or stream.isatty(),
     )
 
 
-class _Outliving(io.RawIOBase):
-    """A file that writes to another one until that fails, and to nowhere afterwards."""
+class _SurvivingFile(io.RawIOBase):
+    """A file that passes its output to another one until that fails, then drops it."""
 
     def __init__(self, stream: Any, below: io.RawIOBase, forgives: Callable[[OSError, io.RawIOBase], bool]) -> None:
-        self._stream = stream  # closes the file below when it is collected
+        self._stream = stream  # kept: it closes the file below when it is collected
         self._below, self._forgives, self._dead = below, forgives, False
 
     def writable(self) -> bool:

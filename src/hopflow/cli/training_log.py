@@ -1,4 +1,4 @@
-"""The log of a training run: a bar that moves on a terminal, plain lines elsewhere."""
+"""The log of a training run: a progress bar on a terminal, lines elsewhere."""
 
 import logging
 import time
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .output import QUIET, duration, echo, size
+from ..system.durations import duration
+from .output import QUIET, echo, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
     from ..recipes import Recipe
 
 WIDEST, BESIDE = 40, 48
-"""Columns of a bar, and those that are left to the words beside it."""
+"""Columns of the bar, and of the text to its right."""
 NARROW = 56
-"""Columns of a terminal that has no room for all of them."""
+"""Below this width of the terminal the speed is left out."""
 CLEAR = "\r\x1b[2K"
-"""Wipes the line where another process may have its bar."""
+"""Clears the line, on which another process may have drawn its bar."""
 
 
 class TrainingLog:
-    """Lines for every row of metrics, on stderr, so that stdout holds results only."""
+    """Prints each row of metrics as lines on stderr."""
 
     def __init__(
         self, steps: int, say: Callable[[str], None], expected: Callable[[int], str | None] | None = None
@@ -36,12 +37,12 @@ class TrainingLog:
         self._started = self._ended = time.monotonic()
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """A row of metrics."""
+        """Print a row of metrics."""
         for text in lines_of(row, self.steps):
             self.say(text)
 
     def step(self, done: int, steps: int) -> None:
-        """At the step this call goes on from, and after every one."""
+        """Count a step; called once before the first step, too."""
         now = time.monotonic()
         if self._first is None:
             self._begin(done)
@@ -49,9 +50,9 @@ class TrainingLog:
         self._done, self._ended = done, now
 
     def _begin(self, done: int) -> None:
-        """Where the run starts, and what it is expected to take."""
+        """Print where the run starts, and the expected time."""
         if done == self.steps:
-            self.say(f"all {done:,} steps were taken before")
+            self.say(f"the run has already finished its {done:,} steps")
             return
         if done:
             self.say(f"resuming from step {done:,} of {self.steps:,}")
@@ -60,27 +61,27 @@ class TrainingLog:
 
     @property
     def taken(self) -> int:
-        """Steps of this call."""
+        """Steps since this process started."""
         return 0 if self._first is None else max(0, self._done - self._first)
 
     @property
     def left(self) -> float:
-        """Seconds to the end, by the steps of this call."""
+        """Seconds to the end, extrapolated from the steps of this process."""
         each = (self._ended - self._started) / self.taken
         return max(0.0, (self.steps - self._done) * each - (time.monotonic() - self._ended))
 
     def now(self) -> str:
-        """Where the run is, for whoever waits."""
+        """One line of progress."""
         if not self.taken:
-            return "the first step is under way"
+            return "computing the first step"
         at = f"step {self._done}/{self.steps}"
-        if time.monotonic() - self._ended > QUIET / 2:  # a look at held-out text, a save, or a step that waits for OT
-            return f"{at} is done, what follows takes longer"
+        if time.monotonic() - self._ended > QUIET / 2:  # an evaluation, a checkpoint, or waiting for OT
+            return f"{at} done, evaluating or saving …"
         return f"{at}, {duration(self.left)} left"
 
 
 class TrainingBar(TrainingLog):
-    """The same lines above a bar, with the newest speed and the time that is left."""
+    """The same lines above a progress bar with speed and remaining time."""
 
     def __init__(self, console: "Console", steps: int, expected: Callable[[int], str | None] | None = None) -> None:
         from rich import progress as columns
@@ -105,7 +106,7 @@ class TrainingBar(TrainingLog):
         self.bar.update(self._task, completed=done)
 
     def __rich__(self) -> "Text":
-        """What stands beside the bar."""
+        """The text to the right of the bar."""
         from rich.text import Text
 
         at, left = f"{self._done}/{self.steps}", ""
@@ -113,12 +114,12 @@ class TrainingBar(TrainingLog):
             left = f"in {duration(self._ended - self._started)}"
         elif self.taken:
             left = f"{duration(self.left) if self.left >= 1 else 'a moment'} left"
-        speed = self._speed if self.bar.console.width >= NARROW else ""  # the lines above have it, too
+        speed = self._speed if self.bar.console.width >= NARROW else ""  # the lines above contain it
         return Text("  ".join(word for word in (at, speed, left) if word))
 
 
 class ProcessLog(TrainingLog):
-    """Of a process that is not the first: it has no metrics, and says at every log step that it is there."""
+    """The log of a process other than the first: no metrics, one line per log step."""
 
     def __init__(
         self, rank: int, steps: int, every: int, memory: Callable[[], int], say: Callable[[str], None]
@@ -127,7 +128,7 @@ class ProcessLog(TrainingLog):
         self.rank, self.every, self.memory = rank, every, memory
 
     def _begin(self, done: int) -> None:
-        """The first process says where the run starts."""
+        """Only the first process prints where the run starts."""
 
     def step(self, done: int, steps: int) -> None:
         super().step(done, steps)
@@ -137,33 +138,33 @@ class ProcessLog(TrainingLog):
 
 @contextmanager
 def training(console: "Console", recipe: "Recipe", rank: int = 0, pace: float | None = None) -> Iterator[TrainingLog]:
-    """A bar that moves on a terminal; elsewhere a line tells of every silence, whatever the run is doing.
+    """The log of this process: a bar on a terminal, else lines, with one every few seconds during long work.
 
-    `pace`: seconds that a step is expected to take.
+    `pace`: the expected seconds per step.
     """
 
     def expected(steps: int) -> str | None:
         return expectation(recipe, steps, pace)
 
     if rank:
-        yield _beside_the_first(console, recipe, rank)
+        yield _other_process_log(console, recipe, rank)
         return
     if console.is_interactive:
         bar = TrainingBar(console, recipe.steps, expected)
         with bar.bar, messages(bar.say):
             yield bar
         return
-    from ..data.pulse import Pulse
+    from ..system.progress import Progress
 
-    pulse = Pulse(lambda text: echo(text, err=True), QUIET)
-    log = TrainingLog(recipe.steps, pulse.say, expected)
-    with pulse.meanwhile(log.now), messages(log.say):
+    progress = Progress(lambda text: echo(text, err=True), QUIET)
+    log = TrainingLog(recipe.steps, progress.write, expected)
+    with progress.keep_updating(log.now), messages(log.say):
         yield log
 
 
 @contextmanager
 def messages(say: Callable[[str], None]) -> Iterator[None]:
-    """Show what the library logs as lines of the training log."""
+    """Print the library's log messages as lines of the training log."""
     handler, library = Lines(say), logging.getLogger("hopflow")
     before = library.level
     library.addHandler(handler)
@@ -176,7 +177,7 @@ def messages(say: Callable[[str], None]) -> Iterator[None]:
 
 
 class Lines(logging.Handler):
-    """Passes the text of each message on."""
+    """A logging handler that passes each message to a function."""
 
     def __init__(self, say: Callable[[str], None], level: int = logging.NOTSET) -> None:
         super().__init__(level)
@@ -187,20 +188,23 @@ class Lines(logging.Handler):
 
 
 def expectation(recipe: "Recipe", steps: int, pace: float | None) -> str | None:
-    """What is ahead: time, steps and tokens."""
+    """The expected time, steps and tokens."""
     if pace is None:
         return None
-    from ..training.devices import choose_device
+    from ..runs.devices import choose_device
 
     device = choose_device(recipe.device).type
     where = "on one CPU thread" if device == "cpu" else f"on {device}"
     if recipe.compile:
-        where += ", less once compiled"
-    return f"about {duration(steps * pace)} {where}: {steps:,} steps of {recipe.batch} × {recipe.length} tokens"
+        where += ", less after compilation"
+    return (
+        f"expected time {duration(steps * pace)} {where}: "
+        f"{steps:,} steps of {recipe.batch} sequences of {recipe.length} tokens"
+    )
 
 
-def _beside_the_first(console: "Console", recipe: "Recipe", rank: int) -> ProcessLog:
-    from ..training.devices import choose_device, memory_bytes
+def _other_process_log(console: "Console", recipe: "Recipe", rank: int) -> ProcessLog:
+    from ..runs.devices import choose_device, memory_bytes
 
     device = choose_device(recipe.device)
 
@@ -219,34 +223,35 @@ def _beside_the_first(console: "Console", recipe: "Recipe", rank: int) -> Proces
 
 
 def lines_of(row: Mapping[str, Any], steps: int) -> list[str]:
-    """A readable line of a row of metrics, and one more where held-out text was looked at."""
+    """A row of metrics as a line, and a second line if held-out text was evaluated."""
     at = _at(row["step"] + 1, steps)
-    said = [f"loss {row['loss']:.4f}", f"grad {row['grad_norm']:.2f}", f"{row['tokens_per_s']:,.0f} tok/s"]
+    shown = [f"loss {row['loss']:.4f}", f"grad norm {row['grad_norm']:.2f}", f"{row['tokens_per_s']:,.0f} tok/s"]
     if "ot_cost" in row:
         count = row.get("ot_workers", 1)
         workers = f", {count} workers" if count > 1 else ""
-        costs = f"OT {row['ot_cost']:.4g} of {row['ot_independent_cost']:.4g}"
-        said.append(f"{costs} ({row['ot_wait_share']:.1%} of time{workers})")
-    said.append(size(row["memory_bytes"]))
-    found = [f"{label} {value}" for label, value in looked(row).items()]
-    return ["  ".join([at, *said]), *(["  ".join([" " * len(at), *found])] if found else [])]
+        costs = f"OT cost {row['ot_cost']:.4g} (independent {row['ot_independent_cost']:.4g})"
+        shown.append(f"{costs}  OT wait {row['ot_wait_share']:.1%}{workers}")
+    shown.append(size(row["memory_bytes"]))
+    found = [f"{label}: {value}" for label, value in evaluation_results(row).items()]
+    return ["  ".join([at, *shown]), *(["  ".join([" " * len(at), *found])] if found else [])]
 
 
-def looked(row: Mapping[str, Any]) -> dict[str, str]:
-    """What a look at held-out text found, each number with its error and n."""
+def evaluation_results(row: Mapping[str, Any]) -> dict[str, str]:
+    """The results of the evaluation on held-out text, each with its error and n."""
     found = {}
     for bound in ("b0", "bn"):
         if f"{bound}_ppl" in row:
-            found[bound] = f"ppl {row[f'{bound}_ppl']:.4g} ± {row[f'{bound}_se']:.2g} (n={row[f'{bound}_n']})"
+            value, error, n = (row[f"{bound}_{part}"] for part in ("ppl", "se", "n"))
+            found[f"perplexity bound {bound}"] = f"{value:.4g} ± {error:.2g} (n={n})"
     if "nll" in row:
-        found["held-out"] = f"{row['nll']:.4f}{_error(row, 'nll')} nats per token (n={row['nll_n']})"
+        found["held-out NLL"] = f"{row['nll']:.4f}{_error(row, 'nll')} nats per token (n={row['nll_n']})"
     if "jumps" in row:
         found["hops"] = f"{row['jumps']:.2f}{_error(row, 'jumps')} per sample (n={row['jumps_n']})"
     return found
 
 
 def _error(row: Mapping[str, Any], name: str) -> str:
-    """Unknown for a single value; runs of earlier versions hold 0 there."""
+    """The standard error; unknown for a single value, where older runs store 0."""
     return f" ± {row[f'{name}_se']:.2g}" if row[f"{name}_n"] > 1 else " ± ?"
 
 

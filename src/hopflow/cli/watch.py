@@ -1,4 +1,4 @@
-"""Watch: sequences on their way from noise to text, replayed from their hops."""
+"""--watch: replays how sequences hop from noise to text."""
 
 import time
 from collections import Counter, deque
@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from ..symbols import MASK, symbols
+from ..system.safe_text import MASK, symbols
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from ..generation import Generation
+    from ..sampling.generation import Generation
 
 NOISE, HOPPING, SETTLED, PROMPT = "dim", "bold yellow", "green", "underline blue"
-"""They differ without colours (NO_COLOR), too."""
+"""Styles that differ without colours (NO_COLOR), too."""
 LEGEND = {"noise": NOISE, "hopping": HOPPING, "settled": SETTLED, "prompt": PROMPT}
 MOST = 4
-"""Sequences that are shown."""
+"""At most this many sequences are shown."""
 FRAMES, RATE = 96, 16
-"""Of a replay, and of a second: it takes six."""
+"""Frames of a replay, and frames per second: a replay takes six seconds."""
 GLOW = 4
-"""Frames for which a hop is seen."""
+"""Frames for which a hop is highlighted."""
 STILLS = (0.0, 0.25, 0.5, 0.75, 1.0)
 WIDEST = 100
 
@@ -37,19 +37,19 @@ Symbol = tuple[str, str]
 
 @dataclass(frozen=True)
 class Frame:
-    """Some sequences at one time, and how often each has hopped so far."""
+    """The sequences at time t, and their hops so far."""
 
     t: float
     rows: list[list[Symbol]]
     jumps: list[int]
 
 
-class Replay:
-    """The first sequences of a generation that kept its hops, as they stood at any time."""
+class HopReplay:
+    """The first sequences of a `Generation` with a trajectory, at any time."""
 
     def __init__(self, out: "Generation", tokenizer: Any, data: int) -> None:
         assert out.hops is not None
-        self.label = f"{out.sampler.label}, eta {out.eta:g}"
+        self.label = f"{out.sampler.label}, η = {out.eta:g}"
         self.count = min(MOST, len(out.tokens))
         self._lengths = out.lengths[: self.count].tolist()
         self._x0, self._x1, self._fixed = (self._rows(x) for x in (out.x0, out.tokens, out.fixed))
@@ -60,10 +60,10 @@ class Replay:
         tokens = {token for row in [*self._x0, *self._x1, [hop[3] for hop in self._hops]] for token in row}
         self._texts = symbols(tokenizer, tokens, data)
         widths = [len(self._texts[token]) for row in self._x1 for token in row]
-        self._mask = MASK * max(1, median_low(widths))  # about as wide as what it becomes
+        self._mask = MASK * max(1, median_low(widths))  # about as wide as a data token
 
     def frames(self, times: Iterable[float]) -> Iterator[Frame]:
-        """What stands at each of these times. A token is hopping for a few frames, and until its last hop."""
+        """A frame for each of these times. A token is shown as hopping for a few frames, and until its last hop."""
         tokens, jumps = [list(row) for row in self._x0], [0] * self.count
         styles = [[PROMPT if fixed else NOISE for fixed in row] for row in self._fixed]
         hops, left = deque(self._hops), Counter((row, position) for _, row, position, _ in self._hops)
@@ -90,8 +90,8 @@ class Replay:
         return [row[:length].tolist() for row, length in zip(of[: self.count], self._lengths, strict=True)]
 
 
-def watch(replay: Replay, screen: "Console", sleep: Callable[[float], None] = time.sleep) -> int:
-    """Play it on a terminal, print a few stills elsewhere; the number of sequences that were shown to the end."""
+def watch(replay: HopReplay, screen: "Console", sleep: Callable[[float], None] = time.sleep) -> int:
+    """Play the replay on a terminal, or print a few frames; returns how many sequences were shown to the end."""
     if not screen.is_interactive:
         for frame in replay.frames(STILLS):
             screen.print(f"t = {frame.t:.2f}, {sum(frame.jumps)} hops")
@@ -105,21 +105,21 @@ def watch(replay: Replay, screen: "Console", sleep: Callable[[float], None] = ti
     try:
         with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
             for frame in replay.frames(i / FRAMES for i in range(FRAMES + 1)):
-                live.update(_picture(frame, replay, max(1, shown), width, room), refresh=True)
+                live.update(_screen(frame, replay, max(1, shown), width, room), refresh=True)
                 sleep(1 / RATE)
-    except KeyboardInterrupt:  # enough seen; what was drawn is not to be lost
+    except KeyboardInterrupt:  # only the replay stops; the samples are still written
         return 0
     return shown
 
 
-def _fitting(replay: Replay, width: int, room: int) -> int:
-    """How many sequences fit below each other, each in its frame."""
+def _fitting(replay: HopReplay, width: int, room: int) -> int:
+    """How many sequences fit on the terminal, each in its frame."""
     (end,) = replay.frames([1.0])
     heights = [len(_lines(row, width)) + 2 for row in end.rows]
     return sum(sum(heights[: i + 1]) <= room for i in range(len(heights)))
 
 
-def _picture(frame: Frame, replay: Replay, shown: int, width: int, room: int) -> "Group":
+def _screen(frame: Frame, replay: HopReplay, shown: int, width: int, room: int) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
@@ -134,12 +134,12 @@ def _header(t: float, jumps: int, label: str, width: int) -> "Table":
     from rich.text import Text
 
     header = Table.grid(padding=(0, 2))
-    for _ in range(3):  # where there is little room, the last one is cut
+    for _ in range(3):  # on a narrow terminal the last one is cut
         header.add_column(no_wrap=True)
     bar = ProgressBar(total=1.0, completed=t, width=width // 3, complete_style="yellow", finished_style="green")
-    words = Text(label, "dim", no_wrap=True, overflow="ellipsis")
+    sampler = Text(label, "dim", no_wrap=True, overflow="ellipsis")
     at, hops = Text.assemble("t ", (f"{t:.2f}", "bold")), Text.assemble((f"{jumps:,}", "bold"), " hops")
-    header.add_row(at, bar, hops, words)
+    header.add_row(at, bar, hops, sampler)
     return header
 
 
@@ -161,7 +161,7 @@ def _panel(number: int, row: list[Symbol], jumps: int, width: int, height: int) 
 
 
 def _lines(row: list[Symbol], width: int) -> list[list[Symbol]]:
-    """Broken where a line is full, so that nothing moves but what hops."""
+    """Lines broken at the width, not at words, so that only hopping tokens change."""
     from rich.cells import cell_len
 
     lines: list[list[Symbol]] = [[]]

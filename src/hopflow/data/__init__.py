@@ -1,7 +1,10 @@
 """Data: text from files, pipes and named corpora -> tokens in a memory map -> rows to train on."""
 
-from .corpora import NAMED, Named, cache_folder, neighbours
+from ..system.deprecated import old_names
 from .corpus import Corpus, load
+from .named_corpora import NAMED, NamedCorpus, cache_folder, local_corpora
 from .tokenizers import Tokenizer
 
-__all__ = ["NAMED", "Corpus", "Named", "Tokenizer", "cache_folder", "load", "neighbours"]
+__all__ = ["NAMED", "Corpus", "NamedCorpus", "Tokenizer", "cache_folder", "load", "local_corpora"]
+
+__getattr__ = old_names(__name__, {"Named": "NamedCorpus", "neighbours": "local_corpora"})

@@ -12,24 +12,24 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .order import shuffled
-from .preparing import prepare
-from .pulse import Progress, Pulse
-from .rows import Packed, Padded, Rows
+from ..system.progress import Progress, ProgressCallback
+from .prepare import prepare
+from .rows import PackedRows, PaddedRows, TokenRows
+from .shuffle import shuffled
 from .store import FORMAT, Store
 from .tokenizers import Tokenizer
 
-TEST_ROWS = 8192  # the most that `test` holds, spread evenly over what is held out
+TEST_ROWS = 8192  # the most rows in `test`, evenly spaced over the held-out text
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Text as rows of `length` tokens.
 
-    `batch(seed, start, count)` are the training rows at these positions of an endless sequence: every epoch visits
-    each row once, in an order of its own that depends on (seed, epoch) alone. `keep` is the loss mask that goes with
-    it, None where rows are packed. `test` are held-out rows, at most 8192, evenly spread; `counts` how often each
-    token occurs in the training split; `identity` what a run stores, to know the same data again.
+    `batch(seed, start, count)` returns the training rows at these positions of an endless sequence: every epoch visits
+    each row once, in an order that depends only on (seed, epoch). `keep` returns the loss mask of the same rows, None
+    if rows are packed. `test` are held-out rows, at most 8192, evenly spaced; `counts` is how often each token occurs
+    in the training split; `identity` is what a run stores to recognize the same data.
     """
 
     length: int
@@ -39,7 +39,7 @@ class Corpus:
     test_keep: Bool[Tensor, "N L"] | None
     identity: dict[str, str | int | float]
     store: Store
-    _train: Rows
+    _train: TokenRows
 
     @property
     def vocab_size(self) -> int:
@@ -47,19 +47,21 @@ class Corpus:
 
     @property
     def rows(self) -> int:
-        """Training rows, the length of an epoch."""
+        """The number of training rows, which is the length of an epoch."""
         return self._train.count
 
     def batch(self, seed: int, start: int, count: int) -> Int[Tensor, "count L"]:
+        """The training rows at positions start … start+count-1."""
         tokens = torch.from_numpy(self._train.tokens(self._visited(seed, start, count)))
         if tokens.numel() and int(tokens.max()) >= self.vocab_size:
             raise ValueError(
-                f"token id {int(tokens.max())} is out of range 0 … {self.vocab_size - 1}: a damaged file\n"
-                f"delete {self.store.folder} and it is prepared again"
+                f"token id {int(tokens.max())} is out of range 0 … {self.vocab_size - 1}: the file is damaged\n"
+                f"delete {self.store.folder}: it will be prepared again"
             )
         return tokens
 
     def keep(self, seed: int, start: int, count: int) -> Bool[Tensor, "count L"] | None:
+        """Where the loss counts in the same rows; None if it counts everywhere."""
         mask = self._train.keep(self._visited(seed, start, count))
         return None if mask is None else torch.from_numpy(mask)
 
@@ -70,11 +72,11 @@ class Corpus:
         return self.tokenizer.decode([int(token) for token in tokens])
 
     def _visited(self, seed: int, start: int, count: int) -> NDArray[np.int64]:
-        """The rows at positions start … start+count-1; positions may run over the edge of an epoch."""
+        """The indices of the rows at positions start … start+count-1, which may span several epochs."""
         if start < 0 or count < 0:
-            raise ValueError(f"positions and counts are not negative; got start={start}, count={count}")
+            raise ValueError(f"start and count must not be negative, got start={start}, count={count}")
         if self.rows == 0:
-            raise ValueError("nothing is left to train on: everything is held out")
+            raise ValueError("there is no text to train on: everything is held out")
         positions = np.arange(start, start + count, dtype=np.int64)
         epochs, index = positions // self.rows, positions % self.rows
         visited = np.empty_like(index)
@@ -92,31 +94,30 @@ def load(
     pack: bool = True,
     cache: str | Path | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     offline: bool = False,
 ) -> Corpus:
-    """Text -> rows of tokens; tokenised once, then mapped from the cache.
+    """Load a text as rows of tokens; it is tokenized once, then memory-mapped from the cache.
 
     `source`: a .txt or .jsonl file ({"text": …} per line), also as .gz or .xz; a folder of such; "-" for stdin; a name:
-    "docs" (built in), "shakespeare", "sotu" (fetched), or a folder of $HOPFLOW_DATA, "NAME:test" for one of its
-    splits; "hf:NAME" for a Hugging Face dataset. A line `<|endoftext|>` parts the documents of a .txt file.
+    "docs" (built in), "shakespeare", "sotu" (downloaded), or a folder of $HOPFLOW_DATA, "NAME:test" for one of its
+    splits; "hf:NAME" for a Hugging Face dataset. A line `<|endoftext|>` separates the documents of a .txt file.
 
-    `tokens`: "char", "byte", "morse", "bpe:8000" (learnt from the training split), "auto" (BPE with a vocabulary for
-    the size of the text; characters where it is short), "gpt2", a path to a tokenizer.json or to a folder with
+    `tokens`: "char", "byte", "morse", "bpe:8000" (learned from the training split), "auto" (BPE with a vocabulary for
+    the size of the text; characters if it is short), "gpt2", a path to a tokenizer.json or to a folder with
     encoder.json and vocab.bpe, or a Tokenizer, such as that of a saved model.
 
-    Held out are: the source's own valid (or else test) files, where it has some beside train; otherwise this share of
-    the documents, chosen by `seed`; of a text that is one document, its last part. 0 holds out nothing, 1 all.
+    `holdout`: the fraction of the documents that is held out, chosen by `seed`; of a text with one document, its last
+    part. 0 holds out nothing, 1 everything. A source with valid (or test) files next to train files holds out those.
 
-    Packed, documents follow each other, each closed by the end-of-text token, and rows run across them. With
-    `pack=False` a row belongs to one document, is filled up with end-of-text tokens, and `keep` is True up to the
-    first of these. Characters and bytes get an end-of-text token only where there is something to end: several
-    documents, or `pack=False`; a single packed text keeps the smaller vocabulary.
+    `pack`: documents are concatenated, each followed by the end-of-text token, and rows continue across them. With
+    `pack=False` a row belongs to one document and is padded with end-of-text tokens; `keep` is True up to the first of
+    these. Characters and bytes have an end-of-text token only if there are several documents, or with `pack=False`.
     """
     _check(length, holdout)
-    pulse = Pulse(progress or logging.getLogger("hopflow.data").info)
-    store = prepare(source, tokens, holdout, pack, cache, seed, pulse, offline)
-    kind = Packed if pack else Padded
+    status = Progress(progress or logging.getLogger("hopflow.data").info)
+    store = prepare(source, tokens, holdout, pack, cache, seed, status, offline)
+    kind = PackedRows if pack else PaddedRows
     train, test = kind(store, "train", length), kind(store, "test", length)
     _check_rows(store, train, test, length, holdout)
     chosen = _spread(test.count)
@@ -135,28 +136,28 @@ def load(
 
 def _check(length: int, holdout: float) -> None:
     if length < 1:
-        raise ValueError(f"a row holds at least one token; got length={length}")
+        raise ValueError(f"length must be an integer ≥ 1, got {length}")
     if not 0 <= holdout <= 1:
-        raise ValueError(f"holdout is a share from 0 to 1, e.g. 0.02; got {holdout}")
+        raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout}")
 
 
-def _check_rows(store: Store, train: Rows, test: Rows, length: int, holdout: float) -> None:
-    """A split that was asked for has at least one row."""
+def _check_rows(store: Store, train: TokenRows, test: TokenRows, length: int, holdout: float) -> None:
+    """Raise a ValueError if a split that should not be empty has no row."""
     for rows, what, way in (
-        (train, "trained on", "use a smaller length or more text"),
-        (test, "held out", "use a larger holdout, a smaller length or more text; holdout=0 holds out nothing"),
+        (train, "training", "use a smaller length or more text"),
+        (test, "held-out", "use a larger holdout, a smaller length or more text; holdout=0 holds out nothing"),
     ):
         tokens = store.header["splits"][rows.split]["tokens"]
         wanted = holdout < 1 if rows.split == "train" else holdout > 0
         if wanted and rows.count == 0:
-            raise ValueError(f"the text that is {what} has {tokens} tokens, less than one row of {length}\n{way}")
+            raise ValueError(f"the {what} text has {tokens} tokens, fewer than one row of {length}\n{way}")
 
 
 def _spread(count: int) -> NDArray[np.int64]:
     return np.arange(min(count, TEST_ROWS), dtype=np.int64) * max(count, 1) // max(min(count, TEST_ROWS), 1)
 
 
-def _identity(store: Store, train: Rows, test: Rows, length: int, pack: bool) -> dict[str, str | int | float]:
+def _identity(store: Store, train: TokenRows, test: TokenRows, length: int, pack: bool) -> dict[str, str | int | float]:
     header: dict[str, Any] = store.header
     return {
         "data_format": FORMAT,

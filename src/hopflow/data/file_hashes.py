@@ -1,4 +1,4 @@
-"""File hashes: the sha256 of a file, read again only if the file may have changed since it was hashed."""
+"""The sha256 of files, cached: a file is read again only if it may have changed."""
 
 import errno
 import hashlib
@@ -8,18 +8,18 @@ import re
 import time
 from pathlib import Path
 
-from .. import atomic
-from .pulse import Pulse
+from ..system import atomic
+from ..system.progress import Progress
 
 YOUNG = 50_000_000
-"""Nanoseconds after a change in which another one may get the same time stamp: such a file is hashed again."""
+"""Nanoseconds in which two changes may get the same time stamp: a file younger than this is not cached."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def file_sha256(path: Path, cache: Path, pulse: Pulse) -> str:
-    """The sha256 of a file. Its size, times and inode decide whether it is the file that was hashed before.
+def file_sha256(path: Path, cache: Path, progress: Progress) -> str:
+    """The sha256 of a file; a cached one if size, times and inode are unchanged.
 
-    The time of the last change of the inode is among them, because a program can set the time of the last write.
+    The time of the inode's last change is included, because programs can set the modification time.
     """
     before = _state(path)
     known = _recorded(path, cache)
@@ -30,14 +30,14 @@ def file_sha256(path: Path, cache: Path, pulse: Pulse) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
             done += len(chunk)
-            pulse.beat(lambda: f"hashing {path.name}: {done / max(int(before['bytes']), 1):.0%}")  # noqa: B023
+            progress.update(lambda: f"hashing {path.name}: {done / max(int(before['bytes']), 1):.0%}")  # noqa: B023
     if _state(path) == before:
         record_sha256(path, digest.hexdigest(), cache)
     return digest.hexdigest()
 
 
 def record_sha256(path: Path, sha256: str, cache: Path) -> None:
-    """Note the hash of a file as it is now, unless it is so young that a later change could look the same."""
+    """Cache the hash of a file, unless it is so young that a later change could have the same time stamp."""
     state = _state(path)
     if time.time_ns() - max(int(state["time"]), int(state["changed"])) < YOUNG:
         return
@@ -48,7 +48,7 @@ def record_sha256(path: Path, sha256: str, cache: Path) -> None:
     except OSError as error:
         if error.errno not in READ_ONLY:
             raise
-        # a cache that may not be written to: the file is hashed each time
+        # a read-only cache: the file is hashed each time
 
 
 def _state(path: Path) -> dict[str, str | int]:
@@ -68,7 +68,7 @@ def _note(path: Path, cache: Path) -> Path:
 
 
 def _recorded(path: Path, cache: Path) -> dict[str, object]:
-    """What was noted; nothing if there is no note, or a damaged one."""
+    """The cached entry; empty if it is missing or damaged."""
     try:
         known = json.loads(_note(path, cache).read_text(encoding="utf-8"))
     except (OSError, ValueError):

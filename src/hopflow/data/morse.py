@@ -1,4 +1,4 @@
-"""Morse: text as dots, dashes and separators, the paper's proof of concept (Section 5.1 [toy_datasets])."""
+"""Text as Morse code: dots, dashes and separators, the paper's proof of concept. Section 5.1 [toy_datasets]"""
 
 import re
 
@@ -25,22 +25,22 @@ CODE = {**LETTERS, **{letter.lower(): code for letter, code in LETTERS.items()},
 SEPARATOR = " "
 
 UNREADABLE = "▯"
-"""Stands for symbols that are not the code of any character."""
+"""Replaces symbols that are not the code of any character."""
 
 _READ = {code: character for character, code in {**LETTERS, **FIGURES, **MARKS}.items()}
 _TABLE = str.maketrans({character: code + SEPARATOR for character, code in CODE.items()})
 
 
 def to_morse(text: str) -> str:
-    """Each convertible character becomes its code and a separator; all others (spaces, newlines, ";", "!") stay.
+    """Text as Morse code: a character with a code becomes the code and a separator, all others stay as they are.
 
-    A space of the text follows the separator of the character before it, so that words stand two blanks apart.
+    A space follows the separator of the character before it: words are two blanks apart.
     """
     return text.translate(_TABLE)
 
 
 def from_morse(symbols: str) -> str:
-    """The text that Morse symbols stand for, in capitals: the inverse of `to_morse`.
+    """The text of Morse symbols, in capitals: the inverse of `to_morse`.
 
     Dots and dashes up to a separator are one character; ▯ where no character has that code. All other symbols stay.
     """

@@ -1,7 +1,7 @@
-"""Revisions: which commit of a repository on the hub a name stands for.
+"""The commit of a Hugging Face repository that a name refers to.
 
-The first use of `NAME` decides, and records the commit in the cache; later uses get the same files, online or offline.
-`NAME@REVISION` asks for a branch, a tag or a commit, and what it stands for now is recorded in place of the old one.
+The first use of `NAME` records the current commit in the cache; later uses get the same files, online or offline.
+`NAME@REVISION` selects a branch, a tag or a commit, whose current commit is recorded in place of the old one.
 """
 
 import hashlib
@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .. import atomic
+from ..system import atomic
+from ..system.progress import Progress
 from .file_hashes import file_sha256
-from .pulse import Pulse
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-class Pin:
-    """What is recorded of one repository; `kind` is "model" or "dataset"."""
+class PinnedRevision:
+    """The recorded commit of a repository; `kind` is "model" or "dataset"."""
 
     def __init__(self, kind: str, name: str, cache: Path) -> None:
         self.name, self.asked = split(name)
@@ -29,14 +29,14 @@ class Pin:
 
     @property
     def wanted(self) -> str | None:
-        """The revision to ask the hub for: the one that was named, else the recorded one, else none."""
+        """The revision to download: the one in the name, else the recorded one, else None."""
         revision = self._recorded().get("revision")
         known = revision if isinstance(revision, str) and COMMIT.fullmatch(revision) else None
         return self.asked or known
 
-    def settle(self, revision: str, files: Iterable[Path], pulse: Pulse) -> None:
-        """Record the commit and its files; refuse files that are not those first used of the same commit."""
-        found = {file.name: file_sha256(file, self._cache, pulse) for file in files}
+    def record(self, revision: str, files: Iterable[Path], progress: Progress) -> None:
+        """Record the commit and its files; an OSError if they differ from those recorded for the same commit."""
+        found = {file.name: file_sha256(file, self._cache, progress) for file in files}
         recorded = self._recorded()
         before = recorded.get("sha256") if recorded.get("revision") == revision else None
         if isinstance(before, dict):
@@ -45,7 +45,7 @@ class Pin:
                     raise OSError(
                         f"{name} of {self.name} is not the file that was first used at revision {revision[:12]}: "
                         f"its sha256 is {sha256[:12]}…, {str(before[name])[:12]}… was recorded\n"
-                        f"delete it in the hub's cache, and it is fetched again"
+                        f"delete it in the hub's cache: it will be downloaded again"
                     )
             found = {**before, **found}
         content = {"name": self.name, "revision": revision, "sha256": found}
@@ -62,6 +62,6 @@ class Pin:
 
 
 def split(name: str) -> tuple[str, str | None]:
-    """`NAME@REVISION` in its parts."""
+    """`NAME@REVISION` as name and revision."""
     repository, _, revision = name.partition("@")
     return repository, revision or None

@@ -1,4 +1,4 @@
-"""Rows: a split of a store as rows of equal length, packed or padded."""
+"""The rows of a split: sequences of equal length, packed or padded."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Rows(ABC):
-    """Row i of a split, for any i below `count`."""
+class TokenRows(ABC):
+    """The rows of a split, by index."""
 
     store: Store
     split: str
@@ -27,18 +27,20 @@ class Rows(ABC):
 
     @property
     @abstractmethod
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """The number of rows."""
 
     @abstractmethod
-    def tokens(self, index: Index) -> NDArray[np.int64]: ...
+    def tokens(self, index: Index) -> NDArray[np.int64]:
+        """The tokens of these rows."""
 
     @abstractmethod
     def keep(self, index: Index) -> NDArray[np.bool_] | None:
-        """Where the loss counts; None where it counts everywhere."""
+        """Where the loss counts in these rows; None if it counts everywhere."""
 
 
-class Packed(Rows):
-    """The documents one after the other, cut every `length` tokens; what is left at the end is not used."""
+class PackedRows(TokenRows):
+    """Concatenated documents, cut every `length` tokens; an incomplete last row is not used."""
 
     @property
     def count(self) -> int:
@@ -52,12 +54,12 @@ class Packed(Rows):
         return None
 
 
-class Padded(Rows):
-    """One document per row; a longer one takes several, and its last is filled up with the end-of-text token."""
+class PaddedRows(TokenRows):
+    """One document per row; a long document takes several, and its last row is padded with the end-of-text token."""
 
     @cached_property
     def _first_rows(self) -> Index:
-        """The number of rows before each document, and in all."""
+        """The number of rows before each document, and the total."""
         lengths = np.diff(self.store.ends(self.split), prepend=0)
         return np.concatenate([[0], np.cumsum(-(-lengths // self.length))]).astype(np.int64)
 
@@ -66,7 +68,7 @@ class Padded(Rows):
         return int(self._first_rows[-1])
 
     def _places(self, index: Index) -> tuple[Index, Index]:
-        """Where each row starts in the split, and how many tokens it holds."""
+        """Where each row starts in the split, and its number of tokens."""
         document = np.searchsorted(self._first_rows, index, side="right") - 1
         ends = self.store.ends(self.split)
         begin = np.where(document > 0, ends[document - 1], 0)
@@ -79,7 +81,7 @@ class Padded(Rows):
         tokens = self._flat[place].astype(np.int64)
         end = self.store.tokenizer.end
         if end is None:
-            raise ValueError("rows are filled up with the end-of-text token, which this tokenizer has not")
+            raise ValueError("rows are padded with the end-of-text token, which this tokenizer does not have")
         tokens[~self._mask(size)] = end
         return tokens
 

@@ -1,4 +1,4 @@
-"""Store: tokenised text as flat files with a header, written once and mapped into memory ever after."""
+"""A store: tokenized text as flat files with a header, written once and memory-mapped afterwards."""
 
 import errno
 import hashlib
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .. import atomic
+from ..system import atomic
+from ..system.progress import Progress
 from .file_hashes import file_sha256, record_sha256
-from .pulse import Pulse
 from .tokenizers import Ids, Tokenizer, canonical
 
 FORMAT = 1
@@ -25,8 +25,8 @@ SPLITS = ("train", "test")
 HEADER, TOKENIZER, COUNTS = "header.json", "tokenizer.json", "counts.bin"
 
 
-class Damaged(ValueError):
-    """A store that is not what its header says."""
+class DamagedStore(ValueError):
+    """A store whose files do not match its header."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +38,24 @@ class Store:
     tokenizer: Tokenizer
 
     @classmethod
-    def open(cls, folder: Path, pulse: Pulse | None = None) -> "Store":
-        """Check the header, every size and every hash; a file that has not changed since it was hashed is not read."""
+    def open(cls, folder: Path, progress: Progress | None = None) -> "Store":
+        """Open a store and verify every size and hash; a file that has not changed since it was hashed is not read."""
         if folder.is_dir() and not (folder / HEADER).exists():
-            raise Damaged(f"{folder}: its header is missing")
+            raise DamagedStore(f"{folder}: its header is missing")
         header = _read_json(folder / HEADER)
         claimed = header.pop("sha256", None)
         if claimed != hashlib.sha256(canonical(header)).hexdigest() or header.get("format") != FORMAT:
-            raise Damaged(f"{folder}: its header is damaged")
+            raise DamagedStore(f"{folder}: its header is damaged")
         for name, size in header["files"].items():
             path = folder / name
             if not path.is_file() or path.stat().st_size != size:
-                raise Damaged(f"{path}: missing or not of {size} bytes")
+                raise DamagedStore(f"{path}: missing, or its size is not {size} bytes")
         for name, sha256 in _hashes(header).items():
-            if file_sha256(folder / name, _cache(folder), pulse or Pulse(None)) != sha256:
-                raise Damaged(f"{folder / name}: changed since it was written")
+            if file_sha256(folder / name, _cache(folder), progress or Progress(None)) != sha256:
+                raise DamagedStore(f"{folder / name}: changed since it was written")
         tokenizer = Tokenizer.from_json(_read_json(folder / TOKENIZER))
         if tokenizer.sha256 != header["tokenizer"]["sha256"]:
-            raise Damaged(f"{folder}: its tokenizer is not the one in its header")
+            raise DamagedStore(f"{folder}: its tokenizer does not match its header")
         return cls(folder, header, tokenizer)
 
     @property
@@ -74,12 +74,12 @@ class Store:
 
     def _map(self, name: str, dtype: DTypeLike) -> NDArray[Any]:
         path = self.folder / name
-        # an empty file cannot be mapped
+        # an empty file cannot be memory-mapped
         return np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
 
 
-class Writer:
-    """Takes the tokens of both splits as they come, and keeps none of them."""
+class StoreWriter:
+    """Writes the tokens of both splits to files, without keeping them in memory."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         self._folder, self._tokenizer = folder, tokenizer
@@ -93,7 +93,7 @@ class Writer:
         self.documents = dict.fromkeys(SPLITS, 0)
 
     def add(self, split: str, ids: Ids, last: bool) -> None:
-        """More of a document; `last` closes it, with the end-of-text token where there is one."""
+        """Write a part of a document; after its last part, the end-of-text token if there is one."""
         if last and self._tokenizer.end is not None:
             ids = np.append(ids, np.uint32(self._tokenizer.end))
         content = ids.astype(self.dtype)
@@ -111,7 +111,7 @@ class Writer:
         self._hashes[name].update(raw)
 
     def finish(self, about: dict[str, Any]) -> None:
-        """Everything on disk, the header last."""
+        """Write the tokenizer, the counts and, last, the header; flush everything to the disk."""
         (self._folder / TOKENIZER).write_bytes(canonical(self._tokenizer.to_json()))
         (self._folder / COUNTS).write_bytes(self._counts.tobytes())
         for file in self._files.values():
@@ -152,18 +152,18 @@ class Writer:
             file.close()
 
 
-def open_or_build(folder: Path, build: Callable[[Path], None], pulse: Pulse) -> Store:
-    """The store in this folder; where there is none, or a damaged one, it is built aside and then moved in place."""
+def open_or_build(folder: Path, build: Callable[[Path], None], progress: Progress) -> Store:
+    """The store in this folder; if it is missing or damaged, it is built in a temporary folder, which is renamed."""
     try:
-        return Store.open(folder, pulse)
+        return Store.open(folder, progress)
     except FileNotFoundError:
         pass
     except ValueError as error:
-        pulse.say(f"{error}; preparing it again")
+        progress.write(f"{error}; preparing it again")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder, pulse):
+    with _only_one_builds(folder, progress):
         try:
-            return Store.open(folder, pulse)  # another process has built it meanwhile
+            return Store.open(folder, progress)  # another process has built it meanwhile
         except FileNotFoundError:
             pass
         except ValueError:
@@ -172,17 +172,19 @@ def open_or_build(folder: Path, build: Callable[[Path], None], pulse: Pulse) -> 
             build(temporary)
             _move(temporary, folder)
             for name, sha256 in _hashes(_read_json(folder / HEADER)).items():
-                record_sha256(folder / name, sha256, _cache(folder))  # what was just written need not be read again
-    return Store.open(folder, pulse)
+                record_sha256(
+                    folder / name, sha256, _cache(folder)
+                )  # known from writing: no need to read the files again
+    return Store.open(folder, progress)
 
 
 def _cache(folder: Path) -> Path:
-    """The cache that a store lies in, which also keeps the hashes of its files."""
+    """The cache folder of a store, which also contains the hashes of its files."""
     return folder.parents[1]
 
 
 def _hashes(header: dict[str, Any]) -> dict[str, str]:
-    """The sha256 of each file of numbers; stores of earlier versions know those of the tokens only."""
+    """The sha256 of each binary file; stores of earlier versions have only those of the tokens."""
     return header.get("hashes") or {f"{split}.bin": header["splits"][split]["sha256"] for split in SPLITS}
 
 
@@ -192,16 +194,16 @@ def _move(temporary: Path, folder: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES) or not folder.is_dir():
             raise
-        # without locks another process may have been quicker; it has built the same
+        # without locks, another process may have built the same store meanwhile
     atomic.sync_folder(folder.parent)
 
 
 @contextmanager
-def _alone(folder: Path, pulse: Pulse) -> Iterator[None]:
-    """One process builds a store; the others wait. Without locks two of them may do the same work twice."""
+def _only_one_builds(folder: Path, progress: Progress) -> Iterator[None]:
+    """Let one process build a store while others wait; without locks, two may do the same work."""
 
     def waiting() -> None:
-        pulse.beat(lambda: "waiting for another process that prepares the same text")
+        progress.update(lambda: "waiting for another process that prepares the same text")
 
     with atomic.locked(folder.with_name(f".{folder.name}.lock"), waiting) as ours:
         if ours:
@@ -210,7 +212,7 @@ def _alone(folder: Path, pulse: Pulse) -> Iterator[None]:
 
 
 def _dtype(size: int) -> np.dtype[Any]:
-    """The smallest that holds every id, in one byte order for all machines."""
+    """The smallest integer type for all ids, little-endian on all machines."""
     return np.dtype("u1" if size <= 1 << 8 else "<u2" if size <= 1 << 16 else "<u4")
 
 
@@ -218,7 +220,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except ValueError:
-        raise Damaged(f"{path}: not JSON") from None
+        raise DamagedStore(f"{path}: not JSON") from None
     if not isinstance(content, dict):
-        raise Damaged(f"{path}: not a JSON object")
+        raise DamagedStore(f"{path}: not a JSON object")
     return content

@@ -1,8 +1,8 @@
-"""Checks of a tokenizer definition before the Rust library may load it, so that no file can end or fill this process.
+"""Checks of a tokenizer definition before the Rust library loads it, so that no file can crash this process.
 
-The library panics, or aborts the process, on definitions that are consistent JSON: a regex that backtracks for ever, a
+The library panics, or aborts the process, on definitions that are consistent JSON: a regex that backtracks forever, a
 decoder that strips too much, a replacement that makes a text grow without bound. Sizes and growth are checked here; the
-rest is tried out in a child process (`tokenizer_trial`) once per definition.
+rest is tested in a child process (`tokenizer_trial`) once per definition.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..child_process import PythonProcess
+from ..system.child_process import PythonProcess
 
 DEEPEST = 64  # lists and objects within each other
 LONGEST = 1 << 14  # characters of a token, a pattern or a replacement
@@ -30,7 +30,7 @@ _survived: set[str] = set()
 
 
 def check(parts: Mapping[str, Any], name: str) -> None:
-    """Refuse sizes, nesting and growth that no real tokenizer has."""
+    """Raise a ValueError for sizes, nesting and growth that no real tokenizer has."""
     if _too_deep(parts):
         raise ValueError(f"{name}: nested deeper than {DEEPEST} levels, which no tokenizer is")
     for key in ("normalizer", "pre_tokenizer", "decoder"):
@@ -52,26 +52,28 @@ def check(parts: Mapping[str, Any], name: str) -> None:
 
 
 def try_out(definition: str, name: str) -> None:
-    """Encode and decode in a child process; refuse what makes the library panic, abort or take too long."""
+    """Encode and decode in a child process; a ValueError if the library panics, aborts or takes too long."""
     digest = hashlib.sha256(definition.encode()).hexdigest()
     if digest in _survived or _is_byte_level(json.loads(definition)) or not sys.executable:
         return
     with tempfile.TemporaryDirectory(prefix="hopflow-") as folder:
         file = Path(folder) / "definition.json"
         file.write_bytes(definition.encode())
-        # -S and -E: it imports from these folders and from nowhere else
+        # -S and -E: it imports from these folders only
         child = PythonProcess(
             *("-S", "-E", str(TRIAL), str(file), *_folders()),
             env={**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # of a panic the library prints where in its code it was
+            stderr=subprocess.DEVNULL,  # a panic prints a Rust stack trace
         )
         try:
-            code, said = child.output(PATIENCE)
+            code, output = child.output(PATIENCE)
         except subprocess.TimeoutExpired:
-            raise ValueError(f"{name} cannot be used: a few short texts took it more than {PATIENCE:g} s") from None
+            raise ValueError(
+                f"{name} cannot be used: encoding a few short texts took more than {PATIENCE:g} s"
+            ) from None
     if code:
-        reason = said.decode(errors="replace").strip().partition("\n")[0] or _end(code)
+        reason = output.decode(errors="replace").strip().partition("\n")[0] or _end(code)
         raise ValueError(
             f"{name} cannot be used: the library tokenizers failed on it: {reason[:200]}\n"
             "check its regular expressions, decoder and sizes, or use another tokenizer"
@@ -80,7 +82,7 @@ def try_out(definition: str, name: str) -> None:
 
 
 def _is_byte_level(parts: Mapping[str, Any]) -> bool:
-    """Whether it has only parts that hold nothing to be tried out, as GPT-2's and our own BPE."""
+    """Whether it is a plain byte-level BPE, as GPT-2's, which needs no test."""
     model = parts.get("model")
     if not isinstance(model, dict) or model.get("type") != "BPE" or parts.get("normalizer") is not None:
         return False
@@ -100,7 +102,7 @@ def _growth(part: Mapping[str, Any]) -> int:
 
 
 def _objects(part: Any) -> Iterator[dict[str, Any]]:
-    """This object and all within it."""
+    """This object and all objects inside it."""
     if isinstance(part, dict):
         yield part
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
@@ -131,7 +133,7 @@ def _too_deep(content: Any) -> bool:
 
 
 def _folders() -> list[str]:
-    """Where this process imports from; the working directory only if it is named."""
+    """The folders that this process imports from, as absolute paths only."""
     return [entry for entry in sys.path if Path(entry).is_absolute()]
 
 

@@ -1,16 +1,16 @@
-"""A tokenizer's trial, run as a program of its own: load a definition, encode and decode a few texts.
+"""A program that tests a tokenizer: it loads a definition, and encodes and decodes a few texts.
 
     python tokenizer_trial.py DEFINITION FOLDER…
 
-The folders are those to import from. The exit code is 0 if the library survives, also where it refuses a text by an
-exception; a panic of the library is printed, with exit code 2. Nothing of hopflow is imported here.
+It imports from these folders. The exit code is 0 if the library does not crash, even if it raises an exception for a
+text; a panic of the library is printed, with exit code 2. Nothing of hopflow is imported here.
 """
 
 import sys
 from pathlib import Path
 
 MEMORY = 8 << 30  # bytes
-IDS = 4096  # that are decoded
+IDS = 4096  # ids that are decoded
 PRINTABLE = "".join(map(chr, range(32, 127)))
 TEXTS = (
     "",
@@ -23,7 +23,7 @@ TEXTS = (
 
 
 def survives(definition: str) -> str:
-    """The panic of the library, or nothing."""
+    """The message of a panic of the library; empty if there is none."""
     import tokenizers
 
     try:
@@ -34,11 +34,11 @@ def survives(definition: str) -> str:
             try:
                 found = engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
                 engine.decode(found, skip_special_tokens=False)
-            except Exception:  # a text that it cannot encode, such as an unknown word, is the user's affair
+            except Exception:  # a text that it cannot encode, such as an unknown word, is no crash
                 continue
         for some in (ids, ids[::-1], *([i] for i in ids), *([i, i] for i in ids)):
             engine.decode(some, skip_special_tokens=False)
-    except Exception:  # not a tokenizer: said where it is loaded
+    except Exception:  # not a tokenizer: reported when it is loaded
         return ""
     except BaseException as panic:
         return str(panic) or "a panic"
@@ -53,7 +53,7 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    except (ImportError, ValueError, OSError):  # no such limits here
+    except (ImportError, ValueError, OSError):  # the system has no such limits
         pass
     panic = survives(Path(file).read_text(encoding="utf-8"))
     sys.stdout.write(panic)

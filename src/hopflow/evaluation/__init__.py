@@ -1,1 +1,1 @@
-"""Evaluation: numbers with their errors, and what the paper says of them."""
+"""Evaluation: bounds on test text, metrics of samples, transport costs; each number with its standard error."""

@@ -1,9 +1,8 @@
-"""Do two numbers rank runs alike? Correlations over runs, with errors. App. C.7 [C6] of the paper and the like.
+"""Correlation of two numbers over runs, with its error: do they rank runs in the same order? App. C.7 [C6]
 
-Errors are Fisher's: z = artanh of a coefficient is nearly normal for runs from a normal law, with variance 1/(n-3) for
-Pearson's, 1.06/(n-3) for Spearman's and 0.437/(n-4) for Kendall's (Fieller, Hartley and Pearson 1957). Runs that fall
-into two clusters are no such law: a correlation of all of them then says little more than that there are two, and
-`within` says what is left inside.
+Errors are Fisher's: z = artanh of a coefficient is nearly normal for normally distributed runs, with variance 1/(n-3)
+for Pearson's, 1.06/(n-3) for Spearman's and 0.437/(n-4) for Kendall's (Fieller, Hartley and Pearson 1957). If the runs
+form two clusters, the correlation of all runs mostly shows that there are two; `within` removes the cluster means.
 """
 
 import math
@@ -28,7 +27,7 @@ class Correlation:
 
     @classmethod
     def of(cls, kind: str, value: float, n: int, variance: float) -> "Correlation":
-        """By Fisher's z, which has this variance; a perfect one has no error that could be known."""
+        """A coefficient with its interval by Fisher's z, which has this variance."""
         z, half = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, value))), 1.959964 * math.sqrt(variance)
         error = (1 - value**2) * math.sqrt(variance)
         return cls(kind, value, error, math.tanh(z - half), math.tanh(z + half), n)
@@ -38,7 +37,7 @@ class Correlation:
 
 
 def correlations(x: Sequence[float | int], y: Sequence[float | int]) -> tuple[Correlation, Correlation, Correlation]:
-    """Pearson's, Spearman's and Kendall's (τ-b) over runs; x and y have one number per run."""
+    """Pearson, Spearman and Kendall (τ-b) correlation over runs; x and y have one number per run."""
     from scipy import stats  # half a second to import, and rarely needed
 
     n = _check(x, y)
@@ -50,16 +49,14 @@ def correlations(x: Sequence[float | int], y: Sequence[float | int]) -> tuple[Co
 
 
 def within(x: Sequence[float | int], y: Sequence[float | int], groups: Sequence[Hashable]) -> Correlation:
-    """Pearson's of what is left when each group's mean is subtracted, as with one source or one size after another."""
+    """Pearson correlation after subtracting the mean of each group, such as runs with the same source or size."""
     n = _check(x, y)
     kinds = list(dict.fromkeys(groups))
     if len(groups) != n:
-        raise ValueError(f"every run needs its group; got {n} runs and {len(groups)} groups")
+        raise ValueError(f"groups must have one entry per run; got {n} runs and {len(groups)} groups")
     freedom = n - len(kinds) - 2
     if freedom < 1:
-        raise ValueError(
-            f"{n} runs in {len(kinds)} groups leave nothing to correlate; 3 more runs than groups are needed"
-        )
+        raise ValueError(f"{n} runs in {len(kinds)} groups are too few: there must be at least 3 more runs than groups")
     member = torch.tensor([[float(group == kind) for kind in kinds] for group in groups], dtype=torch.float64)
     table = torch.tensor([list(x), list(y)], dtype=torch.float64).T
     left = table - member @ ((member.T @ table) / member.sum(0)[:, None])
@@ -68,17 +65,17 @@ def within(x: Sequence[float | int], y: Sequence[float | int], groups: Sequence[
 
 
 def evened(table: Float[Tensor, "runs sets"]) -> Float[Tensor, " runs"]:
-    """The mean over sets, where each set counts the same: its column is divided by its mean first."""
+    """The mean over sets with equal weight: each column is divided by its mean first."""
     return (table / table.mean(0)).mean(1)
 
 
 def _check(x: Sequence[float | int], y: Sequence[float | int]) -> int:
     if len(x) != len(y):
-        raise ValueError(f"x and y need one number per run each; got {len(x)} and {len(y)}")
+        raise ValueError(f"x and y must have one number per run; got {len(x)} and {len(y)}")
     if len(x) < 5:
         raise ValueError(f"a correlation with an error needs at least 5 runs; got {len(x)}")
     if not all(math.isfinite(value) for value in (*x, *y)):
-        raise ValueError("a run without a finite number cannot be ranked; leave it out, and say so")
+        raise ValueError("all numbers must be finite: leave out runs with NaN or infinity")
     if len(set(x)) == 1 or len(set(y)) == 1:
-        raise ValueError("all runs have the same number: there is nothing to correlate")
+        raise ValueError("all runs have the same number, so there is no correlation")
     return len(x)

@@ -1,8 +1,8 @@
-"""Detokenisers: word-tokenised test sets back to running text, line by line.
+"""Detokenisers: turn word-tokenised test sets back into plain text, line by line.
 
-Some sets are published as words parted by blanks, with " @-@ " for a hyphen inside a word. A model of running text has
-never seen that, and its perplexity on it is another number: which one it is has to be said. `<unk>`, and `N` for every
-number in PTB, are lost for good and stay.
+Some sets are published as words separated by blanks, with " @-@ " for a hyphen inside a word. A model of plain text has
+not seen that, and its perplexity on it is a different number, so rows record which detokeniser was used. `<unk>`, and
+`N` for every number in PTB, cannot be restored.
 """
 
 import re
@@ -23,12 +23,12 @@ def as_is(text: str) -> str:
 
 
 def words(text: str) -> str:
-    """Punctuation, contractions, brackets and quotation marks join the words that they belong to."""
+    """Join punctuation, contractions, brackets and quotation marks with their words."""
     return "\n".join(_joined(line) for line in text.split("\n"))
 
 
 def wikitext(text: str) -> str:
-    """The same, after the marks inside words: "guest @-@ starring", "2 @,@ 000"."""
+    """`words`, after joining the marks inside words: "guest @-@ starring", "2 @,@ 000"."""
     return words(INSIDE.sub(r"\1", text))
 
 

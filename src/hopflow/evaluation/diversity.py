@@ -1,65 +1,18 @@
-"""Diversity: how varied each sequence is in itself.
+"""Diversity within a sequence: entropy of its tokens, shares of distinct n-grams and of recently seen tokens.
 
-A judge likes a text that repeats itself: a generative perplexity means little without these numbers beside it.
+Repetitive text has a low generative perplexity, so report these numbers with it. `metrics.METRICS` names them.
 """
-
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .measured import Measured
-
-GRAMS = (1, 2, 3, 4)
-REACHES = (16, 32, 128)
-"""Tokens back that `recent` looks."""
-
-
-@dataclass(frozen=True)
-class Diversity:
-    """Means over sequences, with their standard errors.
-
-    `entropy_bits` is that of the token frequencies within a sequence: log2 L where all tokens differ, 0 where all are
-    the same (Table 12 [tab:entropy_results_multiline]). `distinct[n]` is the share of distinct ones among the n-grams
-    of a sequence, `repeated[n]` the rest: those that occurred before in it. `recent[l]` is the share of tokens that
-    occurred among the l before them. n-grams longer than the sequences are left out.
-    """
-
-    entropy_bits: Measured
-    entropy_nats: Measured
-    distinct: dict[int, Measured]
-    repeated: dict[int, Measured]
-    recent: dict[int, Measured]
-
-    def __iter__(self) -> Iterator[Measured]:
-        yield from (self.entropy_bits, self.entropy_nats)
-        for family in (self.distinct, self.repeated, self.recent):
-            yield from family.values()
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self))
-
-
-def diversity(tokens: Int[Tensor, "n L"]) -> Diversity:
-    """Of sequences of one length, by their token ids."""
-    if not tokens.numel():
-        raise ValueError(f"diversity needs sequences with at least one token; got shape {tuple(tokens.shape)}")
-    nats = Measured.mean("entropy_nats", entropy(tokens), "nats")
-    shares = {n: distinct(tokens, n) for n in GRAMS if n <= tokens.shape[1]}
-    return Diversity(
-        nats.times(1 / math.log(2), "entropy_bits", "bits"),
-        nats,
-        {n: Measured.mean(f"distinct_{n}", share, f"of {n}-grams") for n, share in shares.items()},
-        {n: Measured.mean(f"repeated_{n}", 1 - share, f"of {n}-grams") for n, share in shares.items()},
-        {reach: Measured.mean(f"recent_{reach}", recent(tokens, reach), "of tokens") for reach in REACHES},
-    )
-
 
 def entropy(tokens: Int[Tensor, "n L"]) -> Float[Tensor, " n"]:
-    """Nats of the token frequencies within each sequence."""
+    """Entropy of the token frequencies within each sequence, in nats: log L if all tokens differ, 0 if all are equal.
+
+    Table 12 [tab:entropy_results_multiline]
+    """
     rows, counts = _tally(tokens)
     share = counts.double() / tokens.shape[1]
     return torch.zeros(len(tokens), dtype=torch.float64, device=tokens.device).index_add(

@@ -1,7 +1,7 @@
-"""Generative perplexity: how likely a judge finds the texts that a model has drawn.
+"""Generative perplexity: the perplexity of samples under another language model, the judge.
 
-Two averages are in use, and they differ by a lot: `corpus` is exp(all nats / all tokens), `mean_of_samples` the mean of
-each text's own perplexity, which a few bad texts dominate. Both are given, with their errors over texts.
+Two averages are in use, and they differ a lot: `corpus` is exp(all nats / all tokens), `mean_of_samples` the mean over
+texts of their perplexities, which a few bad texts dominate. Both are computed, with standard errors over texts.
 """
 
 import math
@@ -15,67 +15,67 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..data.pulse import Progress
 from ..data.tokenizers import Tokenizer
+from ..system.progress import ProgressCallback
 from .judge import Judge, Score
-from .judge import judge as find
-from .measured import Measured
+from .load_judge import judge as load_judge
+from .measurement import Measurement
 
 
 @dataclass(frozen=True, eq=False)
 class GenerativePerplexity:
-    """What a judge says of texts; iterate over it for all its numbers.
+    """The score of texts by a judge; iterate over it for all its numbers.
 
-    Only texts with a token to score count; `too_short` says how many had none.
+    Texts without a token to score are left out; `too_short` is their number.
     """
 
     score: Score
-    """Of each text that counts: for paired comparisons."""
+    """The score of each text that is not left out, for paired comparisons."""
     judge: dict[str, Any]
-    """Its identity."""
+    """The identity of the judge."""
     retokenised: bool
-    """Whether the judge has cut the texts into tokens of its own; if not, it was given ids of its vocabulary."""
+    """Whether the judge tokenised texts itself; otherwise it scored token ids of its vocabulary."""
     too_short: int = 0
     sample_tokens: Float[Tensor, " n"] | None = None
-    """How many tokens of their own tokenizer those texts have, as far as they were scored."""
+    """Number of scored tokens of each text under the tokenizer of the samples."""
 
     @cached_property
-    def corpus(self) -> Measured:
-        """exp(Σ nats / Σ tokens), per judge token."""
-        nats = Measured.ratio("gen_nats_per_token", self.score.nats, self.score.tokens, "nats per judge token")
+    def corpus(self) -> Measurement:
+        """exp(Σ nats / Σ tokens), per token of the judge."""
+        nats = Measurement.ratio("gen_nats_per_token", self.score.nats, self.score.tokens, "nats per judge token")
         return nats.exp("gen_ppl", "per judge token")
 
     @cached_property
-    def mean_of_samples(self) -> Measured:
-        """The mean over texts of exp(nats / tokens), per judge token."""
+    def mean_of_samples(self) -> Measurement:
+        """The mean over texts of exp(nats / tokens), per token of the judge."""
         ppl = (self.score.nats / self.score.tokens).exp()
-        return Measured.mean("gen_ppl_mean", ppl, "per judge token, mean of texts")
+        return Measurement.mean("gen_ppl_mean", ppl, "per judge token, mean of texts")
 
     @cached_property
-    def bits_per_byte(self) -> Measured:
-        """Of UTF-8; the number to compare judges with different tokenizers by."""
-        nats = Measured.ratio("nats_per_byte", self.score.nats, self.score.bytes, "nats per byte")
+    def bits_per_byte(self) -> Measurement:
+        """Bits per byte of UTF-8; it can be compared between judges with different tokenizers."""
+        nats = Measurement.ratio("nats_per_byte", self.score.nats, self.score.bytes, "nats per byte")
         return nats.times(1 / math.log(2), "gen_bits_per_byte", "bits per byte")
 
     @cached_property
-    def nats_per_sample_token(self) -> Measured | None:
-        """Per token of the samples' own tokenizer, where it is known how many these are."""
+    def nats_per_sample_token(self) -> Measurement | None:
+        """Nats per token of the samples' tokenizer; None where their number is unknown."""
         if self.sample_tokens is None:
             return None
-        return Measured.ratio("gen_nats", self.score.nats, self.sample_tokens, "nats per sample token")
+        return Measurement.ratio("gen_nats", self.score.nats, self.sample_tokens, "nats per sample token")
 
     @property
     def n(self) -> int:
-        """Texts that count."""
+        """Number of texts that are not left out."""
         return len(self.score.nats)
 
-    def __iter__(self) -> Iterator[Measured]:
+    def __iter__(self) -> Iterator[Measurement]:
         yield from (self.corpus, self.mean_of_samples, self.bits_per_byte)
         if self.nats_per_sample_token is not None:
             yield self.nats_per_sample_token
 
     def __str__(self) -> str:
-        how = "retokenised by the judge" if self.retokenised else "the judge's own ids"
+        how = "retokenised by the judge" if self.retokenised else "token ids of the judge's vocabulary"
         short = f"; {self.too_short} texts too short to score" if self.too_short else ""
         lines = [*map(str, self), f"judge {self.judge['name']}, {self.judge['precision']}; {how}{short}"]
         return "\n".join(lines)
@@ -87,15 +87,15 @@ def generative_perplexity(
     *,
     tokenizer: Tokenizer | None = None,
     tokens_per_text: int | Sequence[int] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> GenerativePerplexity:
-    """How likely a judge finds texts, or token ids of its own vocabulary.
+    """The perplexity of texts, or of token ids, under a judge.
 
-    Texts are cut into tokens anew by the judge, which may have another tokenizer than the samples; how many tokens of
-    their own they have, `tokens_per_text`, gives the nats per such token as well. Ids come with the `tokenizer` they
-    belong to, and are scored as they are if they mean the same to the judge.
+    The judge tokenises texts itself, since it may have another tokenizer than the samples; pass `tokens_per_text`, the
+    number of tokens under the samples' tokenizer, to get nats per such token as well. Token ids need their `tokenizer`,
+    and are scored as they are if the judge has the same vocabulary.
     """
-    found = judge if isinstance(judge, Judge) else find(judge, progress=progress)
+    found = judge if isinstance(judge, Judge) else load_judge(judge, progress=progress)
     if isinstance(samples, Tensor):
         _check_ids(found, tokenizer, tokens_per_text)
         score = found.score_ids(list(samples), progress)
@@ -109,20 +109,20 @@ def generative_perplexity(
         raise ValueError(_nothing(len(samples), found))
     score = score.only(counts)
     if not score.nats.isfinite().all():
-        raise ValueError(f"the judge {found.identity['name']} gave nats that are no number: load it in float32")
+        raise ValueError(f"the judge {found.identity['name']} returned NaN or infinity: load it in float32")
     own = None if own is None else own[counts].double()
     return GenerativePerplexity(score, found.identity, not isinstance(samples, Tensor), int((~counts).sum()), own)
 
 
 def _check_ids(judge: Judge, tokenizer: Tokenizer | None, tokens_per_text: int | Sequence[int] | None) -> None:
     if tokens_per_text is not None:
-        raise ValueError("tokens_per_text is for texts: of ids it is known how many there are")
+        raise ValueError("tokens_per_text is for texts: leave it out for token ids")
     if tokenizer is None:
-        raise ValueError("ids mean nothing without their tokenizer: pass tokenizer=…, or decode them into texts")
-    if not judge.speaks(tokenizer):
+        raise ValueError("token ids need their tokenizer: pass tokenizer=…, or decode them into texts")
+    if not judge.shares_vocabulary(tokenizer):
         raise ValueError(
             f"the judge {judge.identity['name']} has another vocabulary than the tokenizer {tokenizer.name!r} of these "
-            f"ids: pass texts, [tokenizer.decode(row) for row in ids.tolist()], and the judge makes tokens of its own"
+            f"ids: pass texts, [tokenizer.decode(row) for row in ids.tolist()], and the judge tokenises them itself"
         )
 
 
@@ -130,11 +130,11 @@ def _check_texts(samples: Sequence[str], tokenizer: Tokenizer | None) -> None:
     if isinstance(samples, str) or not all(isinstance(text, str) for text in samples):
         raise ValueError("pass a list of texts, or token ids as a tensor (n, L)")
     if tokenizer is not None:
-        raise ValueError("a tokenizer is for ids: texts are cut into tokens by the judge")
+        raise ValueError("tokenizer= is for token ids: the judge tokenises texts itself")
 
 
 def _own_tokens(tokens_per_text: int | Sequence[int] | None, score: Score, judge: Judge) -> Tensor | None:
-    """Tokens of the samples' own tokenizer; what the judge did not score, a first token, takes its share of them."""
+    """Number of tokens under the samples' tokenizer, less the share of a first token that the judge did not score."""
     if tokens_per_text is None:
         return None
     counts = torch.as_tensor(tokens_per_text, dtype=torch.float64).expand(len(score.tokens) or 1)
@@ -142,6 +142,6 @@ def _own_tokens(tokens_per_text: int | Sequence[int] | None, score: Score, judge
 
 
 def _nothing(n: int, judge: Judge) -> str:
-    needs = "one token" if judge.opened else "two tokens, since nothing opens its context and the first is not scored"
-    said = f"none of the {n} texts has a token to score" if n else "there is no text to judge"
-    return f"{said}: the judge {judge.identity['name']} needs at least {needs}. Were any samples drawn?"
+    needs = "one token" if judge.opened else "two tokens, since it has no opening token and cannot score the first one"
+    what = f"none of the {n} texts has a token to score" if n else "there is no text to judge"
+    return f"{what}: the judge {judge.identity['name']} needs at least {needs}. Were any samples drawn?"

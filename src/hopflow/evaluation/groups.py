@@ -1,52 +1,48 @@
-"""Groups: runs of one recipe over seeds, as a mean with its error over runs, and differences between recipes."""
+"""RecipeGroup: runs of one recipe with different seeds, summarized by their mean and its error over runs."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-
-from ..estimate import for_json, mean_and_error, plus_minus
-
-if TYPE_CHECKING:
-    from .compare import Difference, Side
+from ..bounds.estimate import for_json, plus_minus
+from .difference import Difference
+from .run_results import RunResults
 
 FEW = 3
-"""Runs of a single recipe from which on their mean is shown in place of each of them."""
+"""Runs of a single recipe from which on their mean is shown in place of each run."""
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
-    """Runs whose recipes differ in the seed only; or a single run."""
+class RecipeGroup:
+    """Runs whose recipes differ only in the seed; or a single run."""
 
     name: str
-    sides: tuple["Side", ...]
+    runs: tuple[RunResults, ...]
 
     @property
-    def by_seed(self) -> dict[int | None, "Side"]:
-        return {side.identity.get("seed"): side for side in self.sides}
+    def by_seed(self) -> dict[int | None, RunResults]:
+        return {run.identity.get("seed"): run for run in self.runs}
 
     def __str__(self) -> str:
-        if len(self.sides) == 1:
+        if len(self.runs) == 1:
             return f"{self.name} (1 run)"
-        return f"{self.name} ({len(self.sides)} runs, seeds {', '.join(str(seed) for seed in self.by_seed)})"
+        return f"{self.name} ({len(self.runs)} runs, seeds {', '.join(str(seed) for seed in self.by_seed)})"
 
     def as_json(self) -> dict[str, Any]:
-        return {"name": self.name, "runs": [side.name for side in self.sides], "seeds": list(self.by_seed)}
+        return {"name": self.name, "runs": [run.name for run in self.runs], "seeds": list(self.by_seed)}
 
 
 @dataclass(frozen=True)
-class Mean:
-    """A mean over runs, and its standard error from their spread: unknown for a single run."""
+class GroupMean:
+    """A mean over runs, and its standard error from their spread; NaN for a single run."""
 
     value: float
     stderr: float
     runs: int
     n: tuple[int, ...]
-    """Sequences behind the number of each run."""
+    """The different numbers of sequences among the runs."""
 
     def __str__(self) -> str:
         return plus_minus(self.value, self.stderr)
@@ -54,11 +50,11 @@ class Mean:
 
 @dataclass(frozen=True)
 class GroupLine:
-    """One quantity of one sampler on one set, of all groups that have it."""
+    """One quantity of one sampler on one set, for all groups that have it."""
 
     place: dict[str, Any]
-    numbers: dict[str, Mean]
-    differences: tuple["Difference", ...]
+    numbers: dict[str, GroupMean]
+    differences: tuple[Difference, ...]
     refused: str | None
     """Why there are no differences."""
 
@@ -68,42 +64,30 @@ class GroupLine:
         return {**self.place, "groups": numbers, "differences": differences, "refused": self.refused}
 
 
-def groups_of(sides: Sequence["Side"]) -> list[Group]:
-    """Runs by recipe, in the order of their first ones; runs of one recipe with one seed stay apart."""
-    found: dict[str, list[Side]] = {}
-    for side in sides:
-        rest = {key: value for key, value in side.identity.items() if key != "seed"}
-        key = json.dumps(rest, sort_keys=True) if "seed" in side.identity else f"run {side.name}"
-        found.setdefault(key, []).append(side)
+def recipe_groups(runs: Sequence[RunResults]) -> list[RecipeGroup]:
+    """The runs by recipe, in the order of their first runs; runs with the same recipe and seed are not grouped."""
+    by_recipe: dict[str, list[RunResults]] = {}
+    for run in runs:
+        rest = {key: value for key, value in run.identity.items() if key != "seed"}
+        key = json.dumps(rest, sort_keys=True) if "seed" in run.identity else f"run {run.name}"
+        by_recipe.setdefault(key, []).append(run)
     parts = []
-    for members in found.values():
-        seeds = {side.identity.get("seed") for side in members}
-        parts += [members] if len(seeds) == len(members) else [[side] for side in members]
-    names = [_name([side.name for side in part]) for part in parts]
+    for members in by_recipe.values():
+        seeds = {run.identity.get("seed") for run in members}
+        parts += [members] if len(seeds) == len(members) else [[run] for run in members]
+    names = [_common_name([run.name for run in part]) for part in parts]
     unique = len(set(names)) == len(names)
-    return [Group(name if unique else part[0].name, tuple(part)) for name, part in zip(names, parts, strict=True)]
+    return [RecipeGroup(name if unique else part[0].name, tuple(part)) for name, part in zip(names, parts, strict=True)]
 
 
-def worth(groups: Sequence[Group]) -> bool:
-    """Whether runs are shown by recipe rather than one by one."""
-    largest = max(len(group.sides) for group in groups)
+def show_as_groups(groups: Sequence[RecipeGroup]) -> bool:
+    """Whether a comparison shows means over seeds rather than every run."""
+    largest = max(len(group.runs) for group in groups)
     return largest > 1 if len(groups) > 1 else largest >= FEW
 
 
-def difference(first: dict[int | None, float], other: dict[int | None, float]) -> tuple[float, float, str]:
-    """A mean over runs less another, its error, and how that was had: seed by seed where two or more are in both."""
-    shared = [seed for seed in first if seed in other and seed is not None]
-    if len(shared) > 1:
-        apart = [other[seed] - first[seed] for seed in shared]
-        return *mean_and_error(torch.tensor(apart, dtype=torch.float64)), "paired by seed"
-    (a, a_error), (b, b_error) = (
-        mean_and_error(torch.tensor(list(each.values()), dtype=torch.float64)) for each in (first, other)
-    )
-    return b - a, math.hypot(a_error, b_error), "quadrature"
-
-
-def _name(names: Sequence[str]) -> str:
-    """What names of runs begin with, such as runs/plain for runs/plain-0 and runs/plain-1."""
+def _common_name(names: Sequence[str]) -> str:
+    """The common beginning of names of runs, such as runs/plain for runs/plain-0 and runs/plain-1."""
     if len(names) == 1:
         return names[0]
     same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))

@@ -1,4 +1,4 @@
-"""Limits for a judge that transformers reads: no network, no other code, and no network larger than its file."""
+"""Limits for a judge loaded by transformers: no downloads, no other code, and no model larger than its files."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,23 +19,23 @@ REFUSED = (
     "auto_map",  # code in the folder
     "transformers_weights",  # other files than those whose hashes are recorded
     "configuration_files",
-    "attribute_map",  # gives another meaning to every other key
+    "attribute_map",  # renames every other key
     "sub_configs",
     "sub_configs_defaults",
 )
 """Keys of a config.json that make transformers load other code or files; a leading "_" makes no difference."""
 LAYERS, WIDTH, TOKENS, POSITIONS = 1000, 1 << 16, 1 << 22, 1 << 24
-"""Far beyond use; layers and width as for the networks of hopflow."""
+"""Limits far beyond practical sizes; layers and width as for the networks of hopflow."""
 BUFFERS = 1 << 28
-"""Numbers that a network may hold besides its weights, such as tables of positions."""
+"""Numbers that a network may have besides its weights, such as tables of positions."""
 
 
 class Refused(ValueError):
-    """A judge that is not loaded, whatever transformers would make of it."""
+    """A judge that is refused before transformers loads it."""
 
 
 def check_keys(config: object, file: Path) -> None:
-    """Refuse what makes transformers read or run anything but the folder's weights, at any depth of the config."""
+    """Refuse keys that make transformers load anything but the folder's weights, at any depth of the config."""
     todo: list[object] = [config]
     while todo:
         part = todo.pop()
@@ -54,7 +54,7 @@ def check_keys(config: object, file: Path) -> None:
 
 
 def check_sizes(config: Any, name: str) -> None:
-    """Refuse impossible sizes; `config` is transformers' own object, which knows what each family calls them."""
+    """Refuse impossible sizes; `config` is an object of transformers, which knows the key names of each family."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     named = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "num_attention_heads": WIDTH, "vocab_size": TOKENS}
     for key, most in {**named, "intermediate_size": 4 * WIDTH, "max_position_embeddings": POSITIONS}.items():
@@ -64,7 +64,7 @@ def check_sizes(config: Any, name: str) -> None:
 
 
 def check_memory(config: Any, files: Sequence[Path], name: str) -> None:
-    """Build the network without its numbers, and refuse one that is larger than its files can be."""
+    """Build the network without weights, and refuse one that is larger than its files can be."""
     import transformers
 
     with torch.device("meta"):
@@ -73,13 +73,15 @@ def check_memory(config: Any, files: Sequence[Path], name: str) -> None:
     tables = sum(buffer.numel() for buffer in model.buffers())
     stored = 8 * sum(file.stat().st_size for file in files)  # bits: no format needs less for a weight
     if weights > stored:
-        raise Refused(f"{name} is damaged: its config describes {weights:,} weights, its files hold {stored:,} bits")
+        raise Refused(
+            f"{name} is damaged: its config describes {weights:,} weights, but its files have {stored:,} bits"
+        )
     if tables > BUFFERS:
-        raise Refused(f"{name}: a network may hold {BUFFERS:,} numbers besides its weights, got {tables:,}")
+        raise Refused(f"{name}: a network may have {BUFFERS:,} numbers besides its weights, got {tables:,}")
 
 
 def attention(config: Any) -> str:
-    """The attention of torch where the network supports it, else transformers' plain one; never one from the hub."""
+    """sdpa of torch where the network supports it, otherwise eager attention; never a kernel from the hub."""
     import transformers
 
     found = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
@@ -88,7 +90,7 @@ def attention(config: Any) -> str:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """No request to the hub, by transformers or by what it calls, whatever a file asks for."""
+    """Prevent all requests to the hub, by transformers and by what it calls."""
     from huggingface_hub import constants
     from transformers.utils import hub
 

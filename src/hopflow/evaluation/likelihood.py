@@ -1,9 +1,9 @@
-"""Likelihood: every bound of a flow on a test set, each with the sampler it bounds; of a causal network the value.
+"""Bounds on the likelihood of a test set, each with the sampler that it bounds; the exact value of a causal network.
 
-b0, b1 and bk bound sampling in continuous time, bn and br sampling in a number of steps; each with the η in its row
-and at temperature 1. br comes with one path and with `paths` of them: both are bounds, their distance shows how much
-more paths would gain. Where data tokens stay (from masks), all η have one bound: it is measured once. `coupled` is
-what the paper prints for models trained with optimal transport, and bounds nothing.
+b0, b1 and bk bound sampling in continuous time, bn and br sampling in N Euler steps; each at the η of its row and at
+temperature 1. br is measured with one path and with `paths` of them: both are bounds, and their distance shows what
+more paths would gain. Where data tokens stay (from masks), one bound holds for all η and is measured once. `coupled` is
+the number that the paper prints for models trained with optimal transport; it is not a bound.
 """
 
 import math
@@ -16,145 +16,142 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..bounds import coupled_bound, coupled_number, kappa_bound, nll_bound
+from ..bounds.coupled import coupled_bound, coupled_number
+from ..bounds.estimate import Estimate, known, mean_and_error, plus_minus
+from ..bounds.nll import kappa_bound, nll_bound
+from ..bounds.reversal import reversal_bound
 from ..costs import Hamming
-from ..couplings import Coupling, ExactOT, Independent, SinkhornOT
-from ..data.pulse import Progress
-from ..estimate import Estimate, known, mean_and_error, plus_minus
+from ..couplings import Coupling, ExactOT, SinkhornOT
 from ..flow import Flow
 from ..models.causal import Causal
-from ..network import home, resting
-from ..reversal import reversal_bound
-from ..training.streams import stream_seed
-from ..training.tasks import embedding_table
-from .measured import Measured
+from ..network.network import device_of, embedding_table, evaluation_mode
+from ..runs.rng import stream_seed
+from ..system.progress import ProgressCallback
+from .evaluated_model import EvaluatedModel
+from .measurement import Measurement
 from .references import References
 from .rows import Row
 from .sets import TextSet
-from .stopping import Stopped, Until, measure
-from .subject import Subject
+from .stopping import StoppedEstimates, StoppingRule, estimate_in_blocks
 
 CONTINUOUS = "continuous time"
 BATCH = 64
-"""Sequences per call of a causal network, which gives full logits in the type of its weights."""
+"""Sequences per call of a causal network, which returns full logits in the dtype of its weights."""
 OT_N = 64
-"""Source rows that a test-time coupling may choose from, unless said."""
+"""Default minibatch of a test-time coupling."""
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """One or more numbers from the same draws: how to estimate them for sequences, and what is recorded with them."""
+class BoundRequest:
+    """How to estimate one or more bounds from the same draws, and the facts that their rows store."""
 
     name: str
     eta: float | None
-    answer: Callable[[Int[Tensor, "m L"], int], list[Estimate]]
+    estimate: Callable[[Int[Tensor, "m L"], int], list[Estimate]]
     facts: dict[str, Any]
     each_facts: tuple[dict[str, Any], ...] = ({},)
-    """Further facts of each of the numbers, or of all if there is one entry."""
+    """Further facts of each bound; a single entry holds for all of them."""
     unit: int = 1
-    """Sequences that belong together."""
-    alike: tuple[float, ...] = ()
-    """Other η of which the answer holds as well: a source whose data tokens stay has one law for all of them."""
+    """Number of sequences that belong together."""
+    equal_etas: tuple[float, ...] = ()
+    """Other η with the same bound: where data tokens stay, the samples have one law for all η."""
 
 
 @dataclass(frozen=True)
-class Likelihood:
-    """Which bounds, and how long for: `until.seconds` are shared by the numbers of one set."""
+class LikelihoodEvaluation:
+    """Which bounds to measure, and when to stop: the seconds of the rule are shared by the bounds of one set."""
 
     eta: tuple[float, ...] = (0.0, 1.0)
     steps: tuple[int, ...] = (32,)
     coupling: Coupling | str = "own"
-    """For `coupled`: a coupling, "own" for the training's if that was optimal transport, exact, sinkhorn or none."""
+    """For `coupled`: a Coupling, "own" (that of the training, if it was optimal transport), exact, sinkhorn or none."""
     ot_n: int | None = None
     eps: float | None = None
     draws: int = 8
     paths: int = 8
-    """Reversed paths per sequence of br, at least 2; 0 leaves it out."""
+    """Reversed paths per sequence of br, ≥ 2; 0 leaves br out."""
     batch: int | None = None
-    """Sequences per network call, as many as suit the device unless given."""
+    """Sequences per network call; None chooses by the device."""
     seed: int = 0
-    until: Until = Until()
+    stopping: StoppingRule = StoppingRule()
     precision: str = "auto"
 
     def __post_init__(self) -> None:
         if isinstance(self.coupling, str) and self.coupling not in ("own", "exact", "sinkhorn", "none"):
-            raise ValueError(f"coupling is own, exact, sinkhorn or none; got {self.coupling!r}")
+            raise ValueError(f"coupling must be own, exact, sinkhorn or none; got {self.coupling!r}")
         if self.paths < 0 or self.paths == 1:
             raise ValueError(f"paths must be an integer ≥ 2, or 0 to leave br out; got {self.paths}")
         if self.ot_n is not None and self.ot_n < 1:
-            raise ValueError(f"ot_n counts the rows that are coupled at once, at least 1; got {self.ot_n}")
+            raise ValueError(f"ot_n, the rows that are coupled at once, must be ≥ 1; got {self.ot_n}")
 
-    def rows(self, subject: Subject, texts: TextSet, say: Progress) -> Iterator[Row]:
-        """Every number on one set, in random order of its sequences."""
+    def rows(self, evaluated: EvaluatedModel, texts: TextSet, say: ProgressCallback) -> Iterator[Row]:
+        """All bounds on one set, with its sequences in random order."""
         texts = texts.shuffled(stream_seed(self.seed, "eval order"))
-        questions = self.questions(subject, len(texts.x1))
-        x1, left = texts.x1.to(home(subject.model)), self.until.seconds
-        references = References.of(texts.x1, subject.vocab, texts.counts)
-        for place, question in enumerate(questions):
-            until = replace(self.until, seconds=left / (len(questions) - place))
-            watch = _Watch(say, f"{question.name} on {texts.name}", len(x1))
-            found = measure(question.answer, x1, until, unit=question.unit, told=watch)
-            left = max(0.0, left - watch.seconds)
-            own = question.each_facts * (len(found.estimates) // len(question.each_facts))
+        estimators = self.estimators(evaluated, len(texts.x1))
+        x1, left = texts.x1.to(device_of(evaluated.model)), self.stopping.seconds
+        references = References.of(texts.x1, evaluated.vocab, texts.counts)
+        for place, one in enumerate(estimators):
+            rule = replace(self.stopping, seconds=left / (len(estimators) - place))
+            clock = _ProgressClock(say, f"{one.name} on {texts.name}", len(x1))
+            found = estimate_in_blocks(one.estimate, x1, rule, unit=one.unit, report=clock)
+            left = max(0.0, left - clock.seconds)
+            own = one.each_facts * (len(found.estimates) // len(one.each_facts))
             for estimate, facts in zip(found.estimates, own, strict=True):
-                row = self._row(subject, texts, question, found, estimate, {**references.facts(found.rows), **facts})
+                row = self._row(evaluated, texts, one, found, estimate, {**references.facts(found.rows), **facts})
                 yield row
-                yield from (_alike(row, eta) for eta in question.alike)
+                yield from (_copy_for_eta(row, eta) for eta in one.equal_etas)
 
-    def questions(self, subject: Subject, rows: int) -> list[Question]:
-        """What can be said of this subject, given so many sequences."""
-        flow = subject.flow
+    def estimators(self, evaluated: EvaluatedModel, rows: int) -> list[BoundRequest]:
+        """The bounds that exist for this model; `rows` is the number of sequences."""
+        flow = evaluated.flow
         if flow is None:
-            assert isinstance(subject.model, Causal)
-            return [
-                Question(
-                    "nll", None, _exact(subject.model, self.batch or BATCH), {"sampler": "left to right", "exact": True}
-                )
-            ]
-        finite = flow.prediction.settles(flow.source)
-        asked = []
-        several = not flow.prediction.stays(flow.source)  # otherwise the corrector changes no number
-        etas, alike = (self.eta, ()) if several else (self.eta[:1], self.eta[1:])
+            exact = _causal_nll(evaluated.causal, self.batch or BATCH)
+            return [BoundRequest("nll", None, exact, {"sampler": "left to right", "exact": True})]
+        finite = flow.prediction.has_finite_bounds(flow.source)
+        found = []
+        several = not flow.prediction.keeps_data_tokens(flow.source)  # otherwise the corrector changes no number
+        etas, equal = (self.eta, ()) if several else (self.eta[:1], self.eta[1:])
         for eta in etas if finite else ():
-            # a network that knows the source's frequencies only has a known b1, and noise much like that of this one
+            # control variate: a network that knows only the source's frequencies has a known b1 and similar noise
             control = {"unigram": flow.source.token_probs()[: flow.vocab.data]} if eta == 1 and flow.source.full else {}
-            asked.append(self._ask(subject, f"b{eta:g}", (nll_bound,), eta, alike, eta=eta, **control))
+            found.append(self._bound(evaluated, f"b{eta:g}", (nll_bound,), eta, equal, eta=eta, **control))
         for steps in self.steps:
             for eta in etas:
-                asked.append(self._ask(subject, "bn", (nll_bound,), eta, alike, steps=steps, eta=eta))
+                found.append(self._bound(evaluated, "bn", (nll_bound,), eta, equal, steps=steps, eta=eta))
         if several and self.paths:
-            asked += [self._reversal(subject, steps, eta) for steps in self.steps for eta in etas]
+            found += [self._reversal(evaluated, steps, eta) for steps in self.steps for eta in etas]
         if finite and flow.source.full and 0.0 in self.eta:
-            asked.append(self._ask(subject, "bk", (kappa_bound,), 0.0))
+            found.append(self._bound(evaluated, "bk", (kappa_bound,), 0.0))
         if finite and (coupling := self.test_coupling(flow)):
-            asked.append(self._coupled(subject, coupling, min(rows, self.until.rows or rows)))
-        return asked
+            found.append(self._coupled(evaluated, coupling, min(rows, self.stopping.rows or rows)))
+        return found
 
-    def _ask(
+    def _bound(
         self,
-        subject: Subject,
+        evaluated: EvaluatedModel,
         name: str,
         bounds: tuple[Callable[..., Estimate], ...],
         of: float,
-        alike: tuple[float, ...] = (),
+        equal_etas: tuple[float, ...] = (),
         **keys: Any,
-    ) -> Question:
-        """Bounds that are called alike, for the sampler with this η."""
+    ) -> BoundRequest:
+        """Bounds with the same arguments and draws, for the sampler with this η."""
 
-        def answer(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
+        def estimate(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
             keyed = {**keys, "draws": self.draws, "batch": self.batch, "seed": stream_seed(self.seed, name, turn)}
             keyed |= {"precision": self.precision}
-            return [bound(subject.model, subject.flow, x1, **keyed) for bound in bounds]
+            return [bound(evaluated.model, evaluated.flow, x1, **keyed) for bound in bounds]
 
         steps = keys.get("steps")
-        return Question(name, of, answer, {"sampler": _sampler(of, steps), "steps": steps}, alike=alike)
+        facts = {"sampler": _sampler(of, steps), "steps": steps}
+        return BoundRequest(name, of, estimate, facts, equal_etas=equal_etas)
 
-    def _reversal(self, subject: Subject, steps: int, eta: float) -> Question:
-        """br with one path and with all of them, from the same weights."""
-        model, flow, counts = subject.model, subject.flow, (1, self.paths)
+    def _reversal(self, evaluated: EvaluatedModel, steps: int, eta: float) -> BoundRequest:
+        """br with one path and with all paths, from the same draws."""
+        model, flow, counts = evaluated.model, evaluated.flow, (1, self.paths)
         assert flow is not None
 
-        def answer(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
+        def estimate(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
             found = reversal_bound(
                 model,
                 flow,
@@ -169,75 +166,74 @@ class Likelihood:
             return [found.with_paths(count).plain for count in counts]
 
         facts = {"sampler": _sampler(eta, steps), "steps": steps, "draws": None}
-        return Question("br", eta, answer, facts, tuple({"paths": count} for count in counts))
+        return BoundRequest("br", eta, estimate, facts, tuple({"paths": count} for count in counts))
 
-    def _coupled(self, subject: Subject, coupling: Coupling, rows: int) -> Question:
-        n = self.ot_n or min(OT_N, subject.recipe.get("ot_batch") or subject.recipe.get("batch") or OT_N, rows // 2)
+    def _coupled(self, evaluated: EvaluatedModel, coupling: Coupling, rows: int) -> BoundRequest:
+        n = self.ot_n or min(OT_N, evaluated.recipe.get("ot_batch") or evaluated.recipe.get("batch") or OT_N, rows // 2)
         if not 1 <= n <= rows:
-            raise ValueError(f"ot_n={n} rows cannot be coupled: there are {rows} sequences; pass a smaller ot_n=")
-        table = embedding_table(subject.model) if isinstance(subject.model, torch.nn.Module) else None
+            raise ValueError(f"ot_n={n} is more than the {rows} sequences that there are: pass a smaller ot_n=")
+        table = embedding_table(evaluated.model) if isinstance(evaluated.model, torch.nn.Module) else None
         keys: dict[str, Any] = {"coupling": coupling, "minibatch": n, "embedding": table}
-        asked = self._ask(subject, "coupled", (coupled_number, coupled_bound), 0.0, **keys)
-        facts = {**asked.facts, "coupling": type(coupling).__name__, "ot_n": n}
-        facts |= {"cost": type(coupling.cost).__name__} if hasattr(coupling, "cost") else {}
-        facts |= {"eps": coupling.eps} if isinstance(coupling, SinkhornOT) else {}
-        return replace(asked, facts=facts, unit=n)
+        found = self._bound(evaluated, "coupled", (coupled_number, coupled_bound), 0.0, **keys)
+        facts = {**found.facts, "coupling": coupling.facts["coupling"], "ot_n": n, **coupling.facts}
+        return replace(found, facts=facts, unit=n)
 
     def test_coupling(self, flow: Flow) -> Coupling | None:
-        """Which x0 meets which x1 in `coupled`; None where nothing is coupled."""
+        """The coupling of x0 and x1 in `coupled`; None where nothing is coupled."""
         if isinstance(self.coupling, Coupling):
             return self.coupling
         own = flow.coupling
         cost = getattr(own, "cost", Hamming())
         if self.coupling == "own":
-            found: Coupling | None = None if isinstance(own, Independent) else own
+            found: Coupling | None = None if own.is_identity else own
         elif self.coupling == "none":
             found = None
         else:
             found = ExactOT(cost) if self.coupling == "exact" else SinkhornOT(cost)
         if self.eps is None:
             return found
-        if not isinstance(found, SinkhornOT):
-            raise ValueError("eps belongs to coupling=sinkhorn: pass that too, or leave eps out")
-        return replace(found, eps=self.eps)
+        if found is None or "eps" not in found.facts:
+            raise ValueError("eps is a setting of coupling=sinkhorn: pass that, too, or leave eps out")
+        changed: Coupling = replace(found, eps=self.eps)  # type: ignore[type-var]  # a dataclass with eps
+        return changed
 
-    def _bits(self, estimate: Estimate, characters: Float[Tensor, " m"]) -> Measured:
-        """Per character: a ratio, of which both sides vary from sequence to sequence, or minibatch to minibatch."""
+    def _bits(self, estimate: Estimate, characters: Float[Tensor, " m"]) -> Measurement:
+        """Bits per character: a ratio of two sums that both vary between sequences (or minibatches)."""
         units = characters.double().view(estimate.n, -1).mean(1)
-        nats = Measured.ratio("bits_per_char", torch.tensor(estimate.each, dtype=torch.float64), units, "nats")
+        nats = Measurement.ratio("bits_per_char", torch.tensor(estimate.each, dtype=torch.float64), units, "nats")
         return nats.times(1 / math.log(2), "bits_per_char", "bits per character")
 
     def _row(
         self,
-        subject: Subject,
+        evaluated: EvaluatedModel,
         texts: TextSet,
-        question: Question,
-        found: Stopped,
+        estimator: BoundRequest,
+        found: StoppedEstimates,
         estimate: Estimate,
         further: dict[str, Any],
     ) -> Row:
-        facts = {"draws": self.draws, **texts.facts, **question.facts, **further}
+        facts = {"draws": self.draws, **texts.facts, **estimator.facts, **further}
         if texts.characters is not None and (characters := float(texts.characters[: found.rows].mean())):
             bits = self._bits(estimate, texts.characters[: found.rows])
             facts |= {"characters": characters, "bits_per_char": bits.value, "bits_per_char_stderr": known(bits.stderr)}
-        return estimated(
-            subject,
+        return estimate_row(
+            evaluated,
             texts.name,
             estimate,
-            question.eta,
+            estimator.eta,
             sequences=found.rows,
             of=len(texts.x1),
-            stopped=found.why,
+            stopped=found.reason,
             seed=self.seed,
             **facts,
         )
 
 
-def estimated(subject: Subject, set: str, estimate: Estimate, eta: float | None, **facts: Any) -> Row:
-    """An estimate of nats as a row of perplexity, with the nats and the parts of their error beside it."""
-    return subject.row(
+def estimate_row(evaluated: EvaluatedModel, set: str, estimate: Estimate, eta: float | None, **facts: Any) -> Row:
+    """The row of an estimate: its perplexity, the nats, and the parts of their error."""
+    return evaluated.row(
         set,
-        Measured(estimate.quantity, estimate.ppl, estimate.ppl_stderr, estimate.n, "ppl"),
+        Measurement(estimate.quantity, estimate.ppl, estimate.ppl_stderr, estimate.n, "ppl"),
         eta=eta,
         is_bound=estimate.is_bound,
         each=estimate.each,
@@ -259,35 +255,35 @@ def _sampler(eta: float, steps: int | None) -> str:
     return f"η = {eta:g}, {CONTINUOUS if steps is None else f'{steps} steps'}"
 
 
-def _alike(row: Row, eta: float) -> Row:
-    """The row of another η whose bound is the same by theory; `equal_to_eta` says of which it is a copy."""
+def _copy_for_eta(row: Row, eta: float) -> Row:
+    """The row of another η with the same bound; `equal_to_eta` is the η that it was measured for."""
     steps = row.more["steps"]
     facts = {**row.more, "sampler": _sampler(eta, steps), "equal_to_eta": row.eta}
     return replace(row, quantity=f"b{eta:g}" if steps is None else row.quantity, eta=eta, more=facts)
 
 
-def refusals(flow: Flow | None) -> list[str]:
-    """Why some numbers are missing, a line each."""
+def missing_bounds(flow: Flow | None) -> list[str]:
+    """Why some bounds are not measured, a line each."""
     if flow is None:
         return []
     prediction, source = type(flow.prediction).__name__, type(flow.source).__name__
-    if not flow.prediction.settles(flow.source):
+    if not flow.prediction.has_finite_bounds(flow.source):
         return [
             f"no bounds in continuous time (b0, b1, bk, coupled): under {prediction} with {source} they are infinite, "
-            f"since the network goes on redrawing near t = 1; bn and br are of the steps that are drawn"
+            f"because tokens are redrawn infinitely often near t = 1; bn and br bound samplers in steps"
         ]
     if not flow.source.full and not flow.source.disjoint:
         return [f"no bk: it needs a source whose support is exactly the data tokens, and {source}'s is not"]
-    if flow.prediction.stays(flow.source):
-        return ["no br: data tokens stay, so that b0 and bn are already tight"]
+    if flow.prediction.keeps_data_tokens(flow.source):
+        return ["no br: data tokens stay, so b0 and bn are already tight"]
     return []
 
 
-def _exact(model: Causal, batch: int) -> Callable[[Int[Tensor, "m L"], int], list[Estimate]]:
-    """-log p of a causal network: nothing is drawn, and nothing is bounded."""
+def _causal_nll(model: Causal, batch: int) -> Callable[[Int[Tensor, "m L"], int], list[Estimate]]:
+    """The exact -log p of a causal network, without draws."""
 
-    def answer(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
-        with resting(model):
+    def estimate(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
+        with evaluation_mode(model):
             nats = torch.cat([model.nll(rows) for rows in x1.split(batch)]).cpu().double()
         value, error = mean_and_error(nats)
         found: dict[str, Any] = {"quantity": "nll", "nats": value, "stderr": error, "draw_stderr": 0.0, "n": len(nats)}
@@ -295,13 +291,13 @@ def _exact(model: Causal, batch: int) -> Callable[[Int[Tensor, "m L"], int], lis
         found |= {"dtype": str(model.start.dtype).removeprefix("torch."), "freedom": len(nats) - 1}
         return [Estimate(**found, length=x1.shape[1], eta=0.0, is_bound=False, calls=1)]
 
-    return answer
+    return estimate
 
 
-class _Watch:
-    """Says how far a number has come, and knows how long that took."""
+class _ProgressClock:
+    """Reports the progress of an estimate, and measures its time."""
 
-    def __init__(self, say: Progress, what: str, rows: int) -> None:
+    def __init__(self, say: ProgressCallback, what: str, rows: int) -> None:
         self._say, self._what, self._rows, self._start = say, what, rows, time.monotonic()
         say(f"{what}: {rows:,} sequences")
 

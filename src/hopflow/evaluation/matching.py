@@ -1,7 +1,7 @@
-"""Matching: how many sampling steps one run needs to reach the quality of another, such as "32 times fewer".
+"""StepsToMatch: how many sampling steps one run needs to reach the quality of another, such as "32 times fewer".
 
-Quality is a generative perplexity, by one judge. Between measured numbers of steps it is interpolated, straight in the
-logarithms of both. A low perplexity with a low entropy is no win, so that entropies stand beside it.
+Quality is the generative perplexity under one judge. Between measured numbers of steps it is interpolated, linearly in
+the logarithms of both. A low perplexity may come from repetitive text, so entropies are reported with it.
 """
 
 import math
@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..estimate import for_json, plus_minus
+from ..bounds.estimate import for_json, plus_minus
 from .rows import Row
 
 LEVEL = 1.96
-"""Standard errors of an interval: 95 %."""
+"""Half the width of a 95 % interval in standard errors."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """The quality of a run at a number of steps, and the entropy of the same samples, if it was measured."""
+class QualityPoint:
+    """Generative perplexity of a run at a number of steps, and the entropy of the same samples where measured."""
 
     steps: int
     ppl: float
@@ -28,34 +28,34 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Match:
-    """The steps after which `run` is as good as `target` with the most steps that target was measured at.
+class StepsToMatch:
+    """The steps after which `run` is as good as `target` with the most steps that were measured of `target`.
 
-    `steps` is None where it never gets there; `low` and `high` end its 95 % interval, None for beyond what was
-    measured. `first` says that fewer steps than the fewest measured may do: `steps` is then an upper limit.
+    `steps` is None where `run` does not get there. `low` and `high` are its 95 % interval, None beyond the measured
+    steps. `first` is True where the fewest measured steps suffice already: `steps` is then an upper limit.
     """
 
     run: str
     target: str
     at: dict[str, Any]
     """η, temperature and judge of the samples."""
-    goal: Point
+    goal: QualityPoint
     steps: float | None
     low: float | None
     high: float | None
     first: bool
-    reached: Point | None
-    """The fewest measured steps that suffice."""
-    best: Point
+    reached: QualityPoint | None
+    """The point with the fewest measured steps that suffice."""
+    best: QualityPoint
 
     @property
     def factor(self) -> float | None:
-        """The target's steps for each of the run's."""
+        """Steps of the target divided by steps of the run."""
         return None if self.steps is None else self.goal.steps / self.steps
 
     @property
     def less_varied(self) -> bool:
-        """Whether the samples that are as good have less entropy, beyond the errors."""
+        """Whether the samples that match have a lower entropy than the target's, beyond the errors."""
         if self.reached is None or self.reached.entropy is None or self.goal.entropy is None:
             return False
         error = math.hypot(self.reached.entropy_stderr, self.goal.entropy_stderr)
@@ -68,7 +68,7 @@ class Match:
     def __str__(self) -> str:
         goal = f"{self.target} with {self.goal.steps} ({plus_minus(self.goal.ppl, self.goal.stderr)})"
         if self.steps is None:
-            near = "" if self.low is None else f", within the errors from {self.low:.3g} on"
+            near = "" if self.low is None else f", within the errors from {self.low:.3g} steps on"
             best = f"{plus_minus(self.best.ppl, self.best.stderr)} with {self.best.steps} steps"
             return f"{self.run} does not reach {goal}: its best is {best}{near}"
         most, least = ("at most ", "at least ") if self.first else ("", "")
@@ -85,17 +85,18 @@ class Match:
     def _entropies(self) -> str:
         assert self.reached is not None
         if self.reached.entropy is None or self.goal.entropy is None:
-            return "entropies were not measured, and without them it may be no win"
-        beside = f"entropy {self.reached.entropy:.4g} beside {self.goal.entropy:.4g} bits"
-        return f"{beside}: less varied, so no plain win" if self.less_varied else beside
+            return "entropies were not measured, so the text may be more repetitive"
+        both = f"entropy {self.reached.entropy:.4g} against {self.goal.entropy:.4g} bits"
+        return f"{both}: the text is more repetitive" if self.less_varied else both
 
 
-def match(run: str, points: Sequence[Point], target: str, others: Sequence[Point], at: Mapping[str, Any]) -> Match:
-    """The steps at which a run's curve first comes down to the target's last point."""
+def steps_to_match(
+    run: str, points: Sequence[QualityPoint], target: str, others: Sequence[QualityPoint], at: Mapping[str, Any]
+) -> StepsToMatch:
+    """The steps at which the curve of a run first comes down to the last point of the target."""
     goal = max(others, key=lambda point: point.steps)
     curve = sorted(points, key=lambda point: point.steps)
     level = math.log(goal.ppl)
-
     unknown = any(math.isnan(point.stderr) for point in (goal, *curve))
 
     def crossing(errors: float) -> float | None:
@@ -104,10 +105,10 @@ def match(run: str, points: Sequence[Point], target: str, others: Sequence[Point
         return _crossing(list(zip((p.steps for p in curve), lifted, strict=True)), level)
 
     reached = next((point for point in curve if point.ppl <= goal.ppl), None)
-    return Match(
+    return StepsToMatch(
         run,
         target,
-        dict(at),
+        {key: value for key, value in at.items() if key != "sampler_family" or value is not None},
         goal,
         crossing(0.0),
         None if unknown else crossing(-LEVEL),
@@ -118,19 +119,20 @@ def match(run: str, points: Sequence[Point], target: str, others: Sequence[Point
     )
 
 
-def curves(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Point]]:
-    """Generative perplexities over steps, by all else that decides them: judge, η, temperature, length, text."""
+def quality_curves(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[QualityPoint]]:
+    """Generative perplexities over steps, one curve for each judge, η, temperature, length and text."""
     entropies = {_drawn(row): row for row in rows if row.quantity == "entropy_bits"}
-    found: dict[tuple[Any, ...], list[Point]] = {}
+    found: dict[tuple[Any, ...], list[QualityPoint]] = {}
     for row in rows:
         if row.quantity == "gen_ppl" and row.more.get("steps") is not None:
-            beside = entropies.get(_drawn(row))
-            more = () if beside is None else (beside.value, beside.stderr)
-            found.setdefault(_curve(row), []).append(Point(row.more["steps"], row.value, row.stderr, *more))
+            entropy = entropies.get(_drawn(row))
+            more = () if entropy is None else (entropy.value, entropy.stderr)
+            found.setdefault(_curve(row), []).append(QualityPoint(row.more["steps"], row.value, row.stderr, *more))
     return found
 
 
-CURVE = ("set", "eta", "temperature", "length", "judge_hash", "retokenised")
+CURVE = ("set", "eta", "temperature", "length", "judge_hash", "retokenised", "sampler_family")
+"""Keys in which the points of one curve agree; `sampler_family` is missing for the default sampler."""
 
 
 def _curve(row: Row) -> tuple[Any, ...]:
@@ -140,11 +142,12 @@ def _curve(row: Row) -> tuple[Any, ...]:
 
 def _drawn(row: Row) -> tuple[Any, ...]:
     content = row.as_json()
-    return tuple(content.get(name) for name in ("set", "eta", "temperature", "length", "steps", "seed", "checkpoint"))
+    names = ("set", "eta", "temperature", "length", "steps", "seed", "checkpoint", "sampler_label")
+    return tuple(content.get(name) for name in names)
 
 
 def _crossing(curve: Sequence[tuple[int, float]], level: float) -> float | None:
-    """Where a curve of (steps, log value) first comes down to a level, straight between points in log steps."""
+    """Where a curve of (steps, log value) first comes down to a level, interpolated linearly in log steps."""
     before: tuple[int, float] | None = None
     for steps, value in curve:
         if value <= level:

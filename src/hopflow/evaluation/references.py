@@ -1,4 +1,4 @@
-"""References: what knowing nothing, or only how frequent each token is, costs on the same sequences."""
+"""Reference likelihoods of a text: uniform tokens, and token frequencies (unigram); every model should beat both."""
 
 import math
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class References:
-    """Nats of each sequence under two laws that every model should beat."""
+    """Negative log-likelihood of sequences under the uniform and the unigram distribution, in nats."""
 
     random: float
-    """Per sequence, every data token equally likely."""
+    """Per sequence, with every data token equally likely."""
     unigram: Float[Tensor, " n"]
-    """Every token as likely as it is frequent, wherever it stands."""
+    """Of each sequence, with independent tokens drawn by their frequency."""
     law: str
-    """Whose frequencies these are."""
+    """The text that the frequencies are from: the training text, or this text."""
 
     @classmethod
     def of(cls, x1: Int[Tensor, "n L"], vocab: int, counts: Int[Tensor, " V"] | None = None) -> "References":
-        """From the counts of the training text with one added to each; without them from the text's own."""
+        """Frequencies from the counts of the training text plus one; without counts from x1 itself."""
         x1 = x1.cpu()
         if counts is None:
             law, frequent = "this text", x1.flatten().bincount(minlength=vocab).double()
@@ -31,6 +31,6 @@ class References:
         return cls(x1.shape[1] * math.log(vocab), nats, law)
 
     def facts(self, rows: int) -> dict[str, Any]:
-        """What is recorded beside a number of the first `rows` sequences."""
+        """What rows store next to a number of the first `rows` sequences."""
         unigram = float(self.unigram[:rows].mean())
         return {"random_nats": self.random, "unigram_nats": unigram, "unigram_of": self.law}

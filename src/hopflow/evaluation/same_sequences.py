@@ -1,70 +1,67 @@
-"""Same sequences: numbers of several runs on the sequences that all of them were evaluated on.
+"""Numbers of several runs on the sequences that all of them were evaluated on.
 
-An evaluation takes the sequences of a text in an order that its seed decides, and stops somewhere: of two evaluations
-the one of fewer sequences has the first ones of the other.
+An evaluation takes the sequences of a text in an order that its seed decides, and stops somewhere. So the shorter of
+two evaluations with one seed has the first sequences of the longer one.
 """
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from . import values
-from .frontier import SAMPLES
-from .rows import TRANSPORT, Row
-
-if TYPE_CHECKING:
-    from .compare import Side
+from . import per_sequence
+from .rows import SAMPLES, TRANSPORT, Row
+from .run_results import RunResults
 
 SAME = ("data_sha256", "seed", "length")
-"""What two rows must have in common to be of the same sequences in the same order."""
+"""Keys in which two rows agree if they are of the same sequences in the same order."""
 
 
-def of_text(row: Row) -> bool:
-    """Whether a number is one of a text's sequences; otherwise it is one of a run's own draws, which share nothing."""
+def is_of_text(row: Row) -> bool:
+    """Whether a number is a mean over sequences of a text; otherwise it is of samples that each run draws itself."""
     return row.set not in (SAMPLES, TRANSPORT)
 
 
-def paired(one: "Side", a: Row, other: "Side", b: Row) -> tuple[float, float] | None:
-    """The difference on the sequences that both have, and its error; None where their values are not known."""
+def paired_difference(one: RunResults, a: Row, other: RunResults, b: Row) -> tuple[float, float] | None:
+    """b - a on the sequences that both have, and its error; None where the values per sequence are not known."""
     n = min(a.n, b.n)
     if n < 2 or any(a.more.get(key) is None or a.more[key] != b.more.get(key) for key in SAME):
         return None
-    parts = [_values(side, row) for side, row in ((one, a), (other, b))]
-    if parts[0] is None or parts[1] is None:
+    values = [_values(run, row) for run, row in ((one, a), (other, b))]
+    if values[0] is None or values[1] is None:
         return None
-    before, after = (_level(row, part[:n]) for row, part in ((a, parts[0]), (b, parts[1])))
+    before, after = (_mean_and_terms(row, each[:n]) for row, each in ((a, values[0]), (b, values[1])))
     return after[0] - before[0], float((after[1] - before[1]).std()) / math.sqrt(n)
 
 
-def alike(sides: Sequence["Side"], place: tuple[Any, ...]) -> dict[str, float] | None:
-    """Each run's number on the same sequences, the first min(n); None where these values are not known."""
-    rows = {side.name: side.rows[place] for side in sides}
+def values_on_shared_sequences(runs: Sequence[RunResults], place: tuple[Any, ...]) -> dict[str, float] | None:
+    """The number of each run on the first min(n) sequences; None where the values per sequence are not known."""
+    rows = {run.name: run.rows[place] for run in runs}
     n = min(row.n for row in rows.values())
-    if all(row.n == n or not of_text(row) for row in rows.values()):
+    if all(row.n == n or not is_of_text(row) for row in rows.values()):
         return {name: row.value for name, row in rows.items()}
     found = {}
-    for side in sides:
-        each = _values(side, rows[side.name])
-        if each is None or rows[side.name].more.get("seed") != sides[0].rows[place].more.get("seed"):
+    for run in runs:
+        each = _values(run, rows[run.name])
+        if each is None or rows[run.name].more.get("seed") != runs[0].rows[place].more.get("seed"):
             return None
-        found[side.name] = _level(rows[side.name], each[:n])[0]
+        found[run.name] = _mean_and_terms(rows[run.name], each[:n])[0]
     return found
 
 
-def _values(side: "Side", row: Row) -> Tensor | None:
-    """What the row's value is the mean of, sequence by sequence, in the order of the set; None if it is not known."""
-    each = side.values.get(values.name(row))
+def _values(run: RunResults, row: Row) -> Tensor | None:
+    """The values per sequence that the row averages, in the order of the set; None where they are not known."""
+    each = run.values.get(per_sequence.name(row))
     if each is None or each.shape != (row.n,):
         return None
-    if not math.isclose(_level(row, each)[0], row.value, rel_tol=1e-6):  # of another evaluation
+    if not math.isclose(_mean_and_terms(row, each)[0], row.value, rel_tol=1e-6):  # of another evaluation
         return None
     return each
 
 
-def _level(row: Row, each: Tensor) -> tuple[float, Tensor]:
-    """The number that some sequences give, and what each contributes to it; for a perplexity by the delta method."""
+def _mean_and_terms(row: Row, each: Tensor) -> tuple[float, Tensor]:
+    """The row's number for these sequences, and the contribution of each; for a perplexity by the delta method."""
     each = each.double()
     if row.unit != "ppl":
         return float(each.mean()), each

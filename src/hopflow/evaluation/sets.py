@@ -1,4 +1,4 @@
-"""Test sets: texts that a run has not seen, as rows of its own tokens."""
+"""Test sets: held-out text and named corpora, tokenised for the evaluated model."""
 
 import errno
 from collections.abc import Iterator
@@ -10,14 +10,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .. import atomic, data
-from ..data.corpora import cache_folder, data_folder, neighbours, resolve
+from .. import data
 from ..data.corpus import Corpus
-from ..data.pulse import Progress, Pulse
-from ..data.reading import Tally, read
+from ..data.documents import ReadStatistics, read
+from ..data.named_corpora import cache_folder, data_folder, local_corpora, resolve
 from ..data.tokenizers import END, Tokenizer
+from ..system import atomic
+from ..system.progress import Progress, ProgressCallback
 from .detokenise import DETOKENISERS
-from .subject import Subject
+from .evaluated_model import EvaluatedModel
 
 KNOWN = {
     "lambada": "as is",
@@ -28,50 +29,50 @@ KNOWN = {
     "lm1b": "words",
     "text8": "as is",
 }
-"""Sets that the field measures by, and how each becomes running text."""
-NOT_WITH = " pass data=FILE to evaluate on a text of yours"
+"""Common test sets, and how each is detokenised."""
+PASS_DATA = " pass data=FILE to evaluate on another text"
 
 
 @dataclass(frozen=True, eq=False)
 class TextSet:
-    """Rows of tokens with the length of each in characters, and what is recorded of where they come from."""
+    """Rows of tokens with the number of characters of each, and facts about the text for eval.json."""
 
     name: str
     x1: Int[Tensor, "n L"]
     characters: Float[Tensor, " n"] | None = None
-    """Of the decoded rows, end-of-text marks left out."""
+    """Characters of the decoded rows, without end-of-text marks."""
     facts: dict[str, Any] = field(default_factory=dict)
     counts: Int[Tensor, " V"] | None = None
-    """How often each token occurs in the run's training text, where that is at hand."""
+    """Counts of each token in the training text; None where it is not available."""
 
     def shuffled(self, seed: int) -> "TextSet":
-        """In another order: neighbours in a text are alike, and an evaluation may not come to its end."""
+        """The rows in random order: an evaluation may stop early, and neighbouring rows of a text are similar."""
         order = torch.randperm(len(self.x1), generator=torch.Generator().manual_seed(seed))
         characters = None if self.characters is None else self.characters[order]
         return replace(self, x1=self.x1[order.to(self.x1.device)], characters=characters)
 
 
-def held_out(subject: Subject, *, offline: bool = False, progress: Progress | None = None) -> TextSet:
-    """What the run's own recipe held out of its text; the same documents, packed, also where it was trained padded."""
-    recipe = subject.recipe
-    text, length, holdout = recipe.get("data"), subject.length, recipe.get("holdout")
+def held_out(evaluated: EvaluatedModel, *, offline: bool = False, progress: ProgressCallback | None = None) -> TextSet:
+    """The held-out part of the training text; packed into full rows, also for a run that was trained with padding."""
+    recipe = evaluated.recipe
+    text, length, holdout = recipe.get("data"), evaluated.length, recipe.get("holdout")
     if not isinstance(text, str) or not length or holdout is None:
-        raise ValueError(f"{subject.name} does not say which text it was trained on:{NOT_WITH}")
+        raise ValueError(f"{evaluated.name} has no record of its training text:{PASS_DATA}")
     if text == "-":
-        raise ValueError(f"{subject.name} has read its text from a pipe, which is gone:{NOT_WITH}")
+        raise ValueError(f"{evaluated.name} was trained on text from a pipe, which is not stored:{PASS_DATA}")
     if not holdout:
-        raise ValueError(f"{subject.name} has no test split: it was trained with holdout=0;{NOT_WITH}")
+        raise ValueError(f"{evaluated.name} has no test split: it was trained with holdout=0;{PASS_DATA}")
     packed = bool(recipe.get("pack", True))
-    tokens = recipe["tokens"] if packed else _tokenizer(subject)  # by its name it is found in the cache
+    tokens = recipe["tokens"] if packed else _tokenizer(evaluated)  # a name is found in the cache
     try:
         corpus = data.load(text, tokens, length, holdout=holdout, offline=offline, progress=progress)
     except FileNotFoundError:
-        way = f"go to where it was trained, or{NOT_WITH}"
-        raise FileNotFoundError(errno.ENOENT, f"the text of {subject.name} is not here: {way}", text) from None
-    if packed and corpus.identity["test_sha256"] != subject.identity.get("data.test_sha256"):
+        way = f"run this in the folder where it was trained, or{PASS_DATA}"
+        raise FileNotFoundError(errno.ENOENT, f"the text of {evaluated.name} was not found: {way}", text) from None
+    if packed and corpus.identity["test_sha256"] != evaluated.identity.get("data.test_sha256"):
         raise ValueError(
-            f"{text} has changed since {subject.name} was trained on it: what is held out now may have been learned;\n"
-            f"restore it, or{NOT_WITH}"
+            f"{text} has changed since {evaluated.name} was trained on it: its held-out part may overlap the\n"
+            f"training text; restore the file, or{PASS_DATA}"
         )
     found = _set("held-out", corpus, {"detokenised": "as is", "split": "held out", "text": text})
     return replace(found, counts=corpus.counts)
@@ -79,83 +80,82 @@ def held_out(subject: Subject, *, offline: bool = False, progress: Progress | No
 
 def named(
     word: str,
-    subject: Subject,
+    evaluated: EvaluatedModel,
     *,
     length: int | None = None,
     detokenise: str = "auto",
     offline: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> TextSet:
-    """All of a text: a file, a set of $HOPFLOW_DATA by its name (its test files, or else valid), or NAME:SPLIT."""
-    tokenizer, length = _tokenizer(subject), length or subject.length
+    """A complete text: a file, a set in $HOPFLOW_DATA by name (its test files, otherwise valid), or NAME:SPLIT."""
+    tokenizer, length = _tokenizer(evaluated), length or evaluated.length
     if not length:
-        raise ValueError(f"{subject.name} does not say how long its training texts were: pass length=TOKENS")
+        raise ValueError(f"{evaluated.name} has no record of its sequence length: pass length=TOKENS")
     where, split = _find(word)
     how = KNOWN.get(word.partition(":")[0], "as is") if detokenise == "auto" else detokenise
     if how not in DETOKENISERS:
-        raise ValueError(f"detokenise={how} is not known; one of auto, {', '.join(DETOKENISERS)} is expected")
-    pulse = Pulse(progress)
+        raise ValueError(f"detokenise must be one of auto, {', '.join(DETOKENISERS)}; got {how}")
+    status = Progress(progress)
     source: str | Path = where
     if how != "as is":
-        source = _rewritten(where, how, f"\n{END}\n", pulse, offline)
+        source = _rewritten(where, how, f"\n{END}\n", status, offline)
     joined = False
-    whole = data.load(source, tokenizer, 1, holdout=1.0, offline=offline, progress=progress)
-    if whole.tokenizer.size > tokenizer.size:  # it would need an end of text that the run does not know
-        source, joined = _rewritten(where, how, "\n", pulse, offline), True
-        whole = data.load(source, tokenizer, 1, holdout=1.0, offline=offline, progress=progress)
-    if int(whole.identity["test_tokens"]) < length:
-        raise ValueError(
-            f"{word} is too short: it has {whole.identity['test_tokens']} tokens, and a sequence of this run {length}"
-        )
+    complete = data.load(source, tokenizer, 1, holdout=1.0, offline=offline, progress=progress)
+    if complete.tokenizer.size > tokenizer.size:  # it would need an end-of-text token that the run does not have
+        source, joined = _rewritten(where, how, "\n", status, offline), True
+        complete = data.load(source, tokenizer, 1, holdout=1.0, offline=offline, progress=progress)
+    if int(complete.identity["test_tokens"]) < length:
+        tokens = complete.identity["test_tokens"]
+        raise ValueError(f"{word} is too short: it has {tokens} tokens, and a sequence of this run {length}")
     corpus = data.load(source, tokenizer, length, holdout=1.0, offline=offline, progress=progress)
     facts: dict[str, Any] = {
         "detokenised": how,
         "split": split,
         "documents": "joined by line breaks" if joined else "as they are",
     }
-    facts["trained_on"] = corpus.identity["source_sha256"] == subject.identity.get("data.source_sha256")
+    facts["trained_on"] = corpus.identity["source_sha256"] == evaluated.identity.get("data.source_sha256")
     return _set(word, corpus, facts)
 
 
 def _set(name: str, corpus: Corpus, facts: dict[str, Any]) -> TextSet:
     end = corpus.tokenizer.end
-    spoken = (corpus.tokenizer.decode([i for i in row if i != end]) for row in corpus.test.tolist())
-    characters = torch.tensor([float(len(text)) for text in spoken], dtype=torch.float64)
+    decoded = (corpus.tokenizer.decode([i for i in row if i != end]) for row in corpus.test.tolist())
+    characters = torch.tensor([float(len(text)) for text in decoded], dtype=torch.float64)
     own = {key: corpus.identity[key] for key in ("source_sha256", "tokenizer", "test_tokens")}
     return TextSet(name, corpus.test, characters, {**facts, **own, "data_sha256": corpus.identity["test_sha256"]})
 
 
-def _tokenizer(subject: Subject) -> Tokenizer:
-    if subject.tokenizer is None:
+def _tokenizer(evaluated: EvaluatedModel) -> Tokenizer:
+    if evaluated.tokenizer is None:
         raise ValueError(
-            f"{subject.name} was saved without its tokenizer, and no text can be read for it: make rows of tokens and "
-            f"call hf.evaluate(model, flow, x1)"
+            f"{evaluated.name} was saved without its tokenizer, so text cannot be tokenised for it: call "
+            f"hf.evaluate(model, flow, x1) with rows of tokens"
         )
-    return subject.tokenizer
+    return evaluated.tokenizer
 
 
 def _find(word: str) -> tuple[str, str]:
-    """What `data.load` is to be asked for, and which split that is."""
+    """The argument for `data.load`, and the name of the split."""
     name, _, asked = word.partition(":")
-    there = neighbours()
+    there = local_corpora()
     if name in there and not Path(word).exists():
         split = asked or next((split for split in ("test", "valid") if split in there[name].splits), "")
         return (f"{name}:{split}" if split else name), split or "all"
     if name in KNOWN and not Path(word).exists():
         folder = data_folder()
         where = f"a folder {name} of {folder}" if folder else f"a folder {name}, and its parent into HOPFLOW_DATA"
-        raise ValueError(f"{name} is not here, and hopflow does not fetch it: put its files into {where}")
+        raise ValueError(f"{name} was not found, and hopflow does not download it: put its files into {where}")
     return word, "all"
 
 
-def _rewritten(word: str, how: str, between: str, pulse: Pulse, offline: bool) -> Path:
-    """The text as running text, kept in the cache under the hash of what it was made from."""
+def _rewritten(word: str, how: str, between: str, status: Progress, offline: bool) -> Path:
+    """The detokenised text, stored in the cache under the hash of its source."""
     cache = cache_folder()
-    with resolve(word, cache, pulse, offline) as source:
-        digest = source.sha256(cache, pulse)
+    with resolve(word, cache, status, offline) as source:
+        digest = source.sha256(cache, status)
         kind = f"{how.replace(' ', '-')}{'-joined' if between == chr(10) else ''}"
         path = cache / "sets" / f"{digest[:24]}-{kind}.txt"
-        pulse.say(f"{source.name}: running text, {how}")
+        status.write(f"{source.name}: detokenising, {how}")
         documents = [DETOKENISERS[how](text) for text in _documents(source.files)]
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, between.join(documents).encode())
@@ -164,7 +164,7 @@ def _rewritten(word: str, how: str, between: str, pulse: Pulse, offline: bool) -
 
 def _documents(files: tuple[Path, ...]) -> Iterator[str]:
     parts: list[str] = []
-    for piece in read(files, Tally()):
+    for piece in read(files, ReadStatistics()):
         parts.append(piece.text)
         if piece.last:
             yield "".join(parts)

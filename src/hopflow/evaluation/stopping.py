@@ -1,4 +1,4 @@
-"""Stopping: block after block of sequences, until the number is good enough or the budget is spent."""
+"""StoppingRule: estimate block after block of sequences until the error is small enough or the budget is spent."""
 
 import math
 import time
@@ -10,22 +10,22 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from ..estimate import Estimate
+from ..bounds.estimate import Estimate
 
 FIRST, LARGEST = 16, 256
-"""Sequences of the first block, and of the largest: each is twice the one before."""
+"""Sequences of the first and of the largest block; each block is twice as large as the one before."""
 MINIBATCHES = 2
-"""Of the first block, where sequences are coupled: one alone says nothing of the spread between them."""
+"""Minibatches of the first block where sequences are coupled: a single one has no spread."""
 UNITS = 8
-"""Sequences or minibatches from which on their spread is believed."""
+"""Sequences or minibatches from which on their spread is used to stop."""
 
 
 @dataclass(frozen=True)
-class Until:
-    """When to stop: at a relative standard error of the perplexity, after so many seconds, or sequences.
+class StoppingRule:
+    """Stop at a relative standard error of the perplexity, after `seconds`, or after `rows` sequences.
 
-    At least one block is measured. Once all sequences were seen, more of them cannot be had: the error is then what the
-    draws leave open, and further draws lower it.
+    At least one block is measured. After the last sequence only the draws can lower the error: the sequences are
+    measured again with new draws until the error that these leave is small enough.
     """
 
     error: float = 0.01
@@ -34,15 +34,15 @@ class Until:
 
     def __post_init__(self) -> None:
         if not (self.error >= 0 and self.seconds >= 0):  # also refuses nan
-            raise ValueError(f"error and seconds are not negative; got error={self.error}, seconds={self.seconds}")
+            raise ValueError(f"error and seconds must be ≥ 0; got error={self.error}, seconds={self.seconds}")
         if self.rows is not None and self.rows < 2:
-            raise ValueError(f"an error needs at least rows=2 sequences; got {self.rows}")
+            raise ValueError(f"rows must be ≥ 2, because one sequence has no standard error; got {self.rows}")
 
-    def why(self, totals: Sequence[Estimate], rows: int, complete: bool, started: float) -> str | None:
-        """The word for what has ended it, if anything has."""
+    def reason(self, totals: Sequence[Estimate], rows: int, complete: bool, started: float) -> str | None:
+        """The reason to stop: "error", "rows" or "seconds"; None to go on."""
         # the error of log ppl is the relative error of ppl
-        sides = [(total.draw_stderr if complete else total.stderr, total) for total in totals]
-        left = [error / total.length for error, total in sides if not math.isinf(total.nats)]  # that stays infinite
+        errors = [(total.draw_stderr if complete else total.stderr, total) for total in totals]
+        left = [error / total.length for error, total in errors if not math.isinf(total.nats)]  # infinite stays so
         enough = complete or totals[0].n >= UNITS
         if enough and max(left, default=0.0) <= self.error:
             return "error"
@@ -52,46 +52,46 @@ class Until:
 
 
 @dataclass(frozen=True)
-class Stopped:
-    """Estimates from the same draws, how many sequences they are of, and what has ended it."""
+class StoppedEstimates:
+    """Estimates from the same draws, the number of sequences behind them, and why the estimation stopped."""
 
     estimates: list[Estimate]
     rows: int
-    why: str
+    reason: str
 
 
-def measure(
-    question: Callable[[Int[Tensor, "m L"], int], Sequence[Estimate]],
+def estimate_in_blocks(
+    estimator: Callable[[Int[Tensor, "m L"], int], Sequence[Estimate]],
     x1: Int[Tensor, "n L"],
-    until: Until,
+    rule: StoppingRule,
     *,
     unit: int = 1,
-    told: Callable[[Sequence[Estimate], int], None] = lambda estimates, rows: None,
-) -> Stopped:
-    """Ask a question of (sequences, the turn it is) block by block; an answer is one or more numbers.
+    report: Callable[[Sequence[Estimate], int], None] = lambda estimates, rows: None,
+) -> StoppedEstimates:
+    """Call `estimator(sequences, turn)` for block after block; it returns one or more estimates of the same draws.
 
-    Each turn has draws of its own. `unit` sequences belong together, such as those of a coupled minibatch; what is left
-    over is not used.
+    `turn` counts the calls, so that each has its own draws. `unit` sequences belong together, such as those of a
+    coupled minibatch; a remainder is not used. `report` receives the estimates so far and the number of sequences.
     """
-    x1 = x1[: min(len(x1), until.rows or len(x1))]
+    x1 = x1[: min(len(x1), rule.rows or len(x1))]
     x1 = x1[: len(x1) // unit * unit]
     blocks = _blocks(x1, unit)
     found: list[list[Sequence[Estimate]]] = [[] for _ in blocks]
     started, visits = time.monotonic(), 0
     for turn in count():  # over the blocks again and again, each time with other draws
         at = turn % len(blocks)
-        found[at].append(question(blocks[at], turn))
+        found[at].append(estimator(blocks[at], turn))
         visits += len(blocks[at])
-        seen = [[again(passes) for passes in zip(*block, strict=True)] for block in found if block]
-        totals = [_cautious(beside(parts)) for parts in zip(*seen, strict=True)]
-        told(totals, min(visits, len(x1)))
-        if why := until.why(totals, visits, visits >= len(x1), started):
-            return Stopped(totals, min(visits, len(x1)), why)
+        seen = [[average_repeats(passes) for passes in zip(*block, strict=True)] for block in found if block]
+        totals = [_at_least_draw_error(combine_blocks(parts)) for parts in zip(*seen, strict=True)]
+        report(totals, min(visits, len(x1)))
+        if reason := rule.reason(totals, visits, visits >= len(x1), started):
+            return StoppedEstimates(totals, min(visits, len(x1)), reason)
     raise AssertionError
 
 
-def beside(parts: Sequence[Estimate]) -> Estimate:
-    """The estimate for all sequences from those of disjoint parts of them, as if they had been measured at once."""
+def combine_blocks(parts: Sequence[Estimate]) -> Estimate:
+    """The estimate for all sequences from those of disjoint blocks, as if they had been measured at once."""
     n = sum(part.n for part in parts)
     if len(parts) == 1:
         return parts[0]
@@ -108,8 +108,8 @@ def beside(parts: Sequence[Estimate]) -> Estimate:
     return replace(parts[0], **found, each=each, diagnostics=averages)
 
 
-def again(passes: Sequence[Estimate]) -> Estimate:
-    """The estimate from several for the same sequences, each with draws of its own."""
+def average_repeats(passes: Sequence[Estimate]) -> Estimate:
+    """The mean of several estimates for the same sequences, each with its own draws."""
     first, times = passes[0], len(passes)
     if times == 1:
         return first
@@ -124,14 +124,14 @@ def again(passes: Sequence[Estimate]) -> Estimate:
     return replace(first, **found, each=each, diagnostics=averages)
 
 
-def _cautious(estimate: Estimate) -> Estimate:
-    """Among a few sequences the spread may look small by chance; the noise of the draws is a part of it and known."""
+def _at_least_draw_error(estimate: Estimate) -> Estimate:
+    """With few sequences the spread may be small by chance; the noise of the draws is a known part of it."""
     least = estimate.draw_stderr
     return replace(estimate, stderr=least if estimate.stderr < least else estimate.stderr)
 
 
 def _blocks(x1: Int[Tensor, "n L"], unit: int) -> list[Int[Tensor, "m L"]]:
-    """Of growing sizes, each a multiple of the unit; a rest that is too small for an error goes with its neighbour."""
+    """Blocks of growing size, each a multiple of the unit; a remainder too small for an error joins the last block."""
     least = FIRST if unit == 1 else MINIBATCHES * unit
     blocks, start, size = [], 0, least
     while start < len(x1):

@@ -1,11 +1,11 @@
-"""The suite: everything that is measured of a flow, as rows.
+"""Suite: all measurements of an evaluation, as rows.
 
-`evaluate` takes a run's folder, or a network with its flow and sequences. Of every test set it gives the bounds, each
-with the sampler it speaks of; of samples what a judge says, how varied they are and how often their tokens hopped.
+`evaluate` takes a run folder, or a network with its flow and sequences. It returns bounds on every test set, each with
+the sampler that it bounds, and for samples the score of a judge, metrics such as their entropy, and their hops.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,61 +14,69 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..couplings import Coupling
-from ..data.pulse import Progress
 from ..data.tokenizers import Tokenizer
 from ..flow import Flow
-from ..hints import did_you_mean
-from ..network import Network, home
+from ..network.network import Network, device_of
+from ..sampling.samplers import Sampler
+from ..system.hints import did_you_mean
+from ..system.progress import ProgressCallback
 from . import sets
-from .frontier import Frontier
+from .evaluated_model import EvaluatedModel
 from .judge import Judge
-from .judge import judge as find
-from .likelihood import Likelihood
+from .likelihood import LikelihoodEvaluation
+from .load_judge import judge as load_judge
+from .metrics import METRICS, SampleMetric
 from .rows import Row
+from .sample_rows import SampleEvaluation, samplers_of
 from .sets import TextSet
-from .stopping import Until
-from .subject import Subject
-from .travel import Travel
+from .stopping import StoppingRule
+from .transport_rows import TransportEvaluation
 
 
 @dataclass(frozen=True, eq=False)
 class Suite:
-    """What is asked of a subject. The defaults take a minute or two for a network of a laptop's size."""
+    """The settings of an evaluation. The defaults take a minute or two for a small network on a CPU."""
 
     data: tuple[str, ...] = ()
-    """Files and names of sets; none means what the run's own recipe held out."""
+    """Files and names of test sets; by default the held-out text of the run."""
     length: int | None = None
-    """Tokens of a sequence, those of the training unless said."""
+    """Tokens per sequence of `data`; by default as in training."""
     detokenise: str = "auto"
-    """How word-tokenised sets become running text: auto, as is, words, wikitext."""
+    """How word-tokenised sets are turned into plain text: auto, as is, words, wikitext."""
     eta: tuple[float, ...] = (0.0, 1.0)
+    """Corrector strengths of samplers and bounds; a sampler without corrector draws with η = 0 only."""
     steps: tuple[int, ...] = (32,)
+    """Sampling steps; also those of the bounds bn and br, which bound Euler samplers."""
+    sampler: Sampler | Callable[[int], Sampler] | None = None
+    """The sampler of the samples, or a function from steps to a sampler; by default `Euler`."""
     coupling: Coupling | str = "own"
     ot_n: int | None = None
     eps: float | None = None
     draws: int = 8
     paths: int = 8
-    """Reversed paths per sequence of br, at least 2; 0 leaves it out."""
+    """Reversed paths per sequence of br, ≥ 2; 0 leaves br out."""
     batch: int | None = None
-    """Sequences per network call of a bound, as many as suit the device unless given."""
+    """Sequences per network call of a bound; None chooses by the device."""
     precision: str = "auto"
-    """auto, float32 or bf16: what a flow's network computes in, up to its head; `auto` is bf16 on a GPU that has it."""
+    """auto, float32 or bf16: dtype of the network of a flow, up to its head; auto is bf16 on a GPU that has it."""
     error: float = 0.01
     seconds: float = 60.0
     rows: int | None = None
     gen: bool = True
-    """Whether samples are drawn at all."""
+    """Whether to draw samples."""
     n: int = 64
     temperature: tuple[float, ...] = (1.0,)
     judge: Judge | str | os.PathLike[str] | None = None
     retokenise: bool = True
+    metrics: tuple[SampleMetric, ...] = METRICS
+    """The metrics of samples."""
     transport: bool = True
-    """Whether jumps and costs along samples, where these are drawn, are held against what the coupling predicts."""
+    """Whether to compare hops and costs of the samples with the prediction of the coupling."""
     seed: int = 0
 
     @classmethod
     def of(cls, keys: dict[str, Any]) -> "Suite":
-        """From keys and values; a key that does not exist is named with the nearest one that does."""
+        """A suite from keys and values; an unknown key is an error that names the nearest known one."""
         known = [f.name for f in fields(cls)]
         for key in keys:
             if key not in known:
@@ -76,62 +84,89 @@ class Suite:
         return cls(**{name: _read(name, value) for name, value in keys.items()})
 
     @property
-    def likelihood(self) -> Likelihood:
-        until = Until(self.error, self.seconds, self.rows)
-        coupled = (self.coupling, self.ot_n, self.eps)
-        return Likelihood(
-            self.eta, self.steps, *coupled, self.draws, self.paths, self.batch, self.seed, until, self.precision
+    def likelihood(self) -> LikelihoodEvaluation:
+        return LikelihoodEvaluation(
+            eta=self.eta,
+            steps=self.steps,
+            coupling=self.coupling,
+            ot_n=self.ot_n,
+            eps=self.eps,
+            draws=self.draws,
+            paths=self.paths,
+            batch=self.batch,
+            seed=self.seed,
+            stopping=StoppingRule(self.error, self.seconds, self.rows),
+            precision=self.precision,
         )
 
     def run(
-        self, subject: Subject, x1: Int[Tensor, "n L"] | None = None, *, offline: bool = False, progress: Progress
+        self,
+        evaluated: EvaluatedModel,
+        x1: Int[Tensor, "n L"] | None = None,
+        *,
+        offline: bool = False,
+        progress: ProgressCallback,
     ) -> Iterator[Row]:
-        """All rows, one after the other; whatever cannot be done is found out before the first."""
-        self._check(subject, x1)
-        likelihood, frontier = self.likelihood, self._frontier(subject, offline, progress)
-        frontier.check(subject)
-        asked = self._sets(subject, x1, offline, progress)
-        for texts in asked:
-            likelihood.questions(subject, len(texts.x1))
-        for texts in asked:
-            yield from likelihood.rows(subject, texts, progress)
-            yield from frontier.reference(subject, texts, progress) if self.gen else ()
+        """All rows, one after the other; settings that cannot work raise an error before the first row."""
+        self._check(evaluated, x1)
+        likelihood, samples = self.likelihood, self._samples(evaluated, offline, progress)
+        samples.check(evaluated)
+        sets_ = self._sets(evaluated, x1, offline, progress)
+        for texts in sets_:
+            likelihood.estimators(evaluated, len(texts.x1))
+        samples.check_samplers(evaluated, sets_[0].x1.shape[1])
+        for texts in sets_:
+            yield from likelihood.rows(evaluated, texts, progress)
+            yield from samples.reference(evaluated, texts, progress) if self.gen else ()
         if self.gen:
-            yield from frontier.rows(subject, asked[0].x1.shape[1], progress)
+            yield from samples.rows(evaluated, sets_[0].x1.shape[1], progress)
         if self.gen and self.transport:
-            yield from Travel(self.n, max(self.steps, default=32), self.seed, self.precision).rows(
-                subject, asked[0], progress
-            )
+            (sampler,) = samplers_of(self.sampler, (max(self.steps, default=32),))
+            transport = TransportEvaluation(self.n, sampler, self.seed, self.precision)
+            yield from transport.rows(evaluated, sets_[0], progress)
 
-    def _check(self, subject: Subject, x1: Int[Tensor, "n L"] | None) -> None:
-        """Refuse what would not be heeded."""
+    def _check(self, evaluated: EvaluatedModel, x1: Int[Tensor, "n L"] | None) -> None:
+        """Refuse settings that would have no effect."""
         if x1 is not None and self.data:
-            raise ValueError("data= and x1 are two texts: pass one of them")
+            raise ValueError("pass data= or x1, not both")
         if not self.data and (self.length is not None or self.detokenise != "auto"):
-            raise ValueError("length and detokenise say how data=… is read, and there is none; leave them out")
+            raise ValueError("length and detokenise are settings of data=…, which is missing: leave them out")
         if self.judge is not None and not self.gen:
-            raise ValueError("a judge reads samples, and gen=false draws none: leave one of them out")
-        if self.ot_n is not None and (subject.flow is None or self.likelihood.test_coupling(subject.flow) is None):
-            raise ValueError("ot_n counts the rows of a coupling, and there is none: pass coupling=exact or sinkhorn")
+            raise ValueError("a judge scores samples, and gen=false draws none: leave one of them out")
+        if self.sampler is not None and not self.gen:
+            raise ValueError("a sampler draws samples, and gen=false draws none: leave one of them out")
+        if self.sampler is not None and evaluated.flow is None:
+            raise ValueError("an autoregressive network draws from left to right: leave sampler out")
+        if self.ot_n is not None and (evaluated.flow is None or self.likelihood.test_coupling(evaluated.flow) is None):
+            raise ValueError("ot_n is a setting of a coupling, and there is none: pass coupling=exact or sinkhorn")
 
-    def _frontier(self, subject: Subject, offline: bool, progress: Progress) -> Frontier:
+    def _samples(self, evaluated: EvaluatedModel, offline: bool, progress: ProgressCallback) -> SampleEvaluation:
         judge = self.judge if self.gen else None
         if not (judge is None or isinstance(judge, Judge)):
-            progress(f"reading the judge {os.fspath(judge)}")
-            judge = find(judge, device=home(subject.model), offline=offline, progress=progress)
-        return Frontier(
-            self.n, self.steps, self.eta, self.temperature, judge, self.retokenise, self.seed, self.precision
+            progress(f"loading the judge {os.fspath(judge)}")
+            judge = load_judge(judge, device=device_of(evaluated.model), offline=offline, progress=progress)
+        return SampleEvaluation(
+            n=self.n,
+            steps=self.steps,
+            eta=self.eta,
+            temperature=self.temperature,
+            judge=judge,
+            retokenise=self.retokenise,
+            seed=self.seed,
+            precision=self.precision,
+            sampler=self.sampler,
+            metrics=self.metrics,
         )
 
     def _sets(
-        self, subject: Subject, x1: Int[Tensor, "n L"] | None, offline: bool, progress: Progress
+        self, evaluated: EvaluatedModel, x1: Int[Tensor, "n L"] | None, offline: bool, progress: ProgressCallback
     ) -> list[TextSet]:
         if x1 is not None:
-            return [_own(x1, subject.tokenizer)]
+            return [_rows_as_set(x1, evaluated.tokenizer)]
         if not self.data:
-            return [sets.held_out(subject, offline=offline, progress=progress)]
+            return [sets.held_out(evaluated, offline=offline, progress=progress)]
         how: dict[str, Any] = {"length": self.length, "detokenise": self.detokenise}
-        return [sets.named(word, subject, offline=offline, progress=progress, **how) for word in self.data]
+        return [sets.named(word, evaluated, offline=offline, progress=progress, **how) for word in self.data]
 
 
 def evaluate(
@@ -142,26 +177,32 @@ def evaluate(
     tokenizer: Tokenizer | None = None,
     device: str = "cpu",
     offline: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **keys: Any,
 ) -> list[Row]:
-    """Every number of a run's folder, or of a network with its flow and test sequences x1; by keys of `Suite`.
+    """Evaluate a run folder, or a network with its flow and test sequences x1; keywords are the fields of `Suite`.
 
-    A `Causal` network needs no flow. Nothing is written; `hopflow eval` keeps the rows in the run's folder.
+    An autoregressive network (`Causal`) needs no flow. Nothing is written; `hopflow eval` stores the rows in the run
+    folder. `sampler=` takes any `Sampler`:
+
+        hf.evaluate(model, flow, x1, sampler=hf.RandomOrder())
+        hf.evaluate(model, flow, x1, sampler=lambda steps: hf.Euler(steps, hf.CosineGrid()), steps=(8, 16))
     """
     say = progress or (lambda text: None)
     suite = Suite.of(keys)
     if isinstance(what, str | os.PathLike):
         if flow is not None or x1 is not None or tokenizer is not None:
-            raise ValueError("a run's folder has its own flow, tokenizer and text: pass data=…, or a network in memory")
-        return list(suite.run(Subject.load(what, device), offline=offline, progress=say))
+            raise ValueError("a run folder has its own flow, tokenizer and text: pass data=…, or a network in memory")
+        return list(suite.run(EvaluatedModel.load(what, device), offline=offline, progress=say))
     if x1 is None:
-        raise ValueError("a network in memory is evaluated on sequences: evaluate(model, flow, x1)")
-    return list(suite.run(Subject(what, flow, tokenizer=tokenizer), x1, offline=offline, progress=say))
+        raise ValueError("a network in memory needs test sequences: evaluate(model, flow, x1)")
+    return list(suite.run(EvaluatedModel(what, flow, tokenizer=tokenizer), x1, offline=offline, progress=say))
 
 
-SEVERAL, REAL = ("data", "eta", "steps", "temperature"), ("eta", "temperature", "eps", "error", "seconds")
-"""Keys that may hold several values, and those whose values are real numbers: 1 is 1.0 there."""
+SEVERAL = ("data", "eta", "steps", "temperature", "metrics")
+"""Fields with several values; a single value is accepted as well."""
+REAL = ("eta", "temperature", "eps", "error", "seconds")
+"""Fields whose values become floats."""
 
 
 def _read(name: str, value: Any) -> Any:
@@ -171,10 +212,10 @@ def _read(name: str, value: Any) -> Any:
     return tuple(float(part) if name in REAL else part for part in many)
 
 
-def _own(x1: Int[Tensor, "n L"], tokenizer: Tokenizer | None) -> TextSet:
+def _rows_as_set(x1: Int[Tensor, "n L"], tokenizer: Tokenizer | None) -> TextSet:
     if x1.ndim != 2 or x1.numel() == 0:
-        raise ValueError(f"there is nothing to evaluate: x1 must be (sequences, length); got {tuple(x1.shape)}")
+        raise ValueError(f"x1 must have shape (sequences, length) and not be empty; got {tuple(x1.shape)}")
     if tokenizer is None:
         return TextSet("x1", x1)
-    spoken = [tokenizer.decode([i for i in row if i != tokenizer.end]) for row in x1.tolist()]
-    return TextSet("x1", x1, torch.tensor([float(len(text)) for text in spoken], dtype=torch.float64))
+    decoded = [tokenizer.decode([i for i in row if i != tokenizer.end]) for row in x1.tolist()]
+    return TextSet("x1", x1, torch.tensor([float(len(text)) for text in decoded], dtype=torch.float64))

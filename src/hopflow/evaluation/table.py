@@ -1,46 +1,39 @@
-"""Tables: rows of an evaluation as markdown, or as text that fits a terminal; both begin with the verdict."""
+"""The page of an evaluation, as markdown or as text for a terminal: the verdict, then tables."""
 
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from ..estimate import plus_minus
-from ..reversal import LIGHT_TAILED
-from .frontier import ITSELF, SAMPLES
+from ..bounds.estimate import plus_minus
+from ..bounds.reversal_estimate import LIGHT_TAILED
 from .likelihood import CONTINUOUS
-from .rows import TRANSPORT, Row
+from .metrics import headings, is_shown
+from .rows import ITSELF, SAMPLES, TRANSPORT, Row
 from .text_table import fits, text_table, wrapped_lines
 from .transport_table import transport_table
 from .verdict import is_copy, verdict
 
-SHOWN = {
-    "gen_ppl": "gen_ppl",
-    "gen_ppl_mean": "gen_ppl_mean",
-    "gen_bits_per_byte": "bits/byte",
-    "entropy_bits": "entropy, bits",
-    "distinct_2": "distinct 2-grams",
-    "repeated_4": "repeated 4-grams",
-    "jumps": "hops",
-    "calls": "network calls",
-}
-"""Of the samples' numbers those that are shown, and their headings; the file holds all."""
+JUDGED = {"gen_ppl": "gen_ppl", "gen_ppl_mean": "gen_ppl_mean", "gen_bits_per_byte": "bits/byte"}
+"""Numbers of a judge that are shown, and their headings; eval.json has all."""
+HIDDEN = ("gen_nats",)
+"""Numbers of a judge that are only in eval.json."""
 PARTS = ("nats_draw_stderr", "nats_sequence_stderr")
-"""Of the error of nats."""
+"""The two parts of the standard error of nats."""
 
 
 def page(rows: Sequence[Row], remarks: Iterable[str] = (), width: int | None = None) -> str:
-    """The verdict, likelihoods set by set, then samples beside texts; markdown, or text of this width."""
+    """The verdict, a table of bounds per set, samples next to text, and transport; markdown, or text of this width."""
     parts = [] if width else [f"# Evaluation of {rows[0].run}" if rows else "# Evaluation"]
     parts += ["\n".join(wrapped(line, width) for line in verdict(rows))] if verdict(rows) else []
     likelihoods = [row for row in rows if row.unit == "ppl"]
     for (name, step, *_), here in _grouped(likelihoods, "set", "checkpoint", "data_sha256", "length", "detokenised"):
         parts += [wrapped(f"## {name}{_step(step)}", width), *_likelihoods(here, width)]
-    travelled = [row for row in rows if row.set == TRANSPORT]
+    transport = [row for row in rows if row.set == TRANSPORT]
     points = [row for row in rows if row.unit != "ppl" and row.set != TRANSPORT]
     for (step,), here in _grouped(points, "checkpoint"):
         parts += [wrapped(f"## samples, and the text to compare them with{_step(step)}", width), *_points(here, width)]
-    for (step, *_), here in _grouped(travelled, "checkpoint", "steps", "length", "data_sha256", "seed"):
+    for (step, *_), here in _grouped(transport, "checkpoint", "steps", "length", "data_sha256", "seed"):
         head, lines, notes = transport_table(here, full=width is None)
         parts += [f"## transport per sequence{_step(step)}", *([rendered(head, lines, width)] if lines else [])]
         parts += [wrapped(note, width) for note in notes]
@@ -49,29 +42,29 @@ def page(rows: Sequence[Row], remarks: Iterable[str] = (), width: int | None = N
 
 
 def grid(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A markdown table, its columns in line."""
+    """A markdown table with aligned columns."""
     widths = [max(len(line[place]) for line in (columns, *lines)) for place in range(len(columns))]
 
-    def drawn(line: Sequence[str]) -> str:
+    def cells(line: Sequence[str]) -> str:
         return "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
 
-    return "\n".join([drawn(columns), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(drawn, lines)])
+    return "\n".join([cells(columns), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(cells, lines)])
 
 
 def rendered(columns: Sequence[str], lines: Sequence[Sequence[str]], width: int | None, names: int = 1) -> str:
-    """Markdown without a width, text that fits one with it."""
+    """A table as markdown, or as text of this width."""
     return grid(columns, lines) if width is None else text_table(columns, lines, width, names)
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """A paragraph as lines of this width."""
+    """A paragraph, broken into lines of this width."""
     return text if width is None else "\n".join(wrapped_lines(text, width, "  " * text.startswith("- ")))
 
 
 def constant(
     lines: Sequence[dict[str, str]], among: Sequence[str] | None = None
 ) -> tuple[list[dict[str, str]], dict[str, str]]:
-    """The lines without the columns that are the same in all of them, and these columns with their one value."""
+    """Lines without the columns that have one value in all of them, and these columns with their value."""
     same = {}
     for name in among if among is not None else list(lines[0])[1:]:
         cells = {line[name] for line in lines if name in line} - {"-"}
@@ -93,7 +86,7 @@ def _step(step: int | None) -> str:
 
 
 def _likelihoods(rows: Sequence[Row], width: int | None) -> list[str]:
-    """A line for every number, and what is said under them; copies by theory share a line."""
+    """The table of the bounds of one set, and the notes under it; equal bounds of several η share a line."""
     shown = [row for row in rows if not is_copy(row, rows)]
     exact, bounds = all(row.more.get("exact") for row in shown), all(row.is_bound for row in shown)
     lines = [_likelihood(row, [other for other in rows if _copies(other, row, rows)]) for row in shown]
@@ -108,7 +101,7 @@ def _likelihoods(rows: Sequence[Row], width: int | None) -> list[str]:
 
 
 def _shorten(lines: list[dict[str, str]], rows: Sequence[Row]) -> None:
-    """What a terminal does without, because it is said elsewhere: in the files, under the table, by the name."""
+    """Drop columns that a terminal has no room for; they are in eval.md, or in the notes under the table."""
     per_character = any("bits_per_char" in row.more for row in rows)
     couplings = {_name(row).partition(" ")[2] for row in rows if "ot_n" in row.more}
     for line, row in zip(lines, rows, strict=True):
@@ -121,8 +114,8 @@ def _shorten(lines: list[dict[str, str]], rows: Sequence[Row]) -> None:
 
 
 def _copies(row: Row, of: Row, rows: Sequence[Row]) -> bool:
-    alike = row.more.get("equal_to_eta") == of.eta and row.more.get("steps") == of.more.get("steps")
-    return alike and "ot_n" not in of.more and of.quantity != "bk" and is_copy(row, rows)
+    equal = row.more.get("equal_to_eta") == of.eta and row.more.get("steps") == of.more.get("steps")
+    return equal and "ot_n" not in of.more and of.quantity != "bk" and is_copy(row, rows)
 
 
 def _likelihood(row: Row, copies: Sequence[Row]) -> dict[str, str]:
@@ -156,44 +149,44 @@ def _name(row: Row) -> str:
 
 
 def _origin(rows: Sequence[Row], same: dict[str, str], full: bool) -> str:
-    """What is said under a set's table."""
+    """The notes under the table of a set."""
     row = rows[0]
     more = row.more
-    said = [f"{more['of']:,} sequences of {more['length']} tokens"]
-    said = [f"n = {same['n']} of {said[0]}"] if "n" in same else said
-    said += [f"each is {same['is']}"] if "is" in same else []
+    notes = [f"{more['of']:,} sequences of {more['length']} tokens"]
+    notes = [f"n = {same['n']} of {notes[0]}"] if "n" in same else notes
+    notes += [f"each is {same['is']}"] if "is" in same else []
     if not full and (coupled := dict.fromkeys(_name(one).partition(" ")[2] for one in rows if "ot_n" in one.more)):
-        said.append(f"coupled minibatches × rows: {', '.join(name.strip('()') for name in coupled)}")
-    said += [row.dtype, f"weights: {more['weights']}"]
+        notes.append(f"coupled minibatches × rows: {', '.join(name.strip('()') for name in coupled)}")
+    notes += [row.dtype, f"weights: {more['weights']}"]
     if "data_sha256" in more:
-        said.append(f"text: {more['detokenised']}, {more['split']}, sha256 of its tokens {more['data_sha256'][:12]}")
-    said += _heavy(rows)
+        notes.append(f"text: {more['detokenised']}, {more['split']}, sha256 of its tokens {more['data_sha256'][:12]}")
+    notes += _heavy(rows)
     if more.get("trained_on"):
-        said.append("this is the text that the run was trained on")
-    said.append("± is the standard error" + ("; `draws` and `sequences` are its parts, in nats" if full else ""))
-    return f"{'; '.join(said)}."
+        notes.append("the run was trained on this text")
+    notes.append("± is the standard error" + ("; `draws` and `sequences` are its parts, in nats" if full else ""))
+    return f"{'; '.join(notes)}."
 
 
 def _heavy(rows: Sequence[Row]) -> list[str]:
-    """What is said of br where few of its paths count."""
+    """A note on br where few of its paths have most of the weight."""
     found = [row for row in rows if row.more.get("paths", 1) > 1]
     for row in sorted(found, key=lambda row: row.more["effective_paths"] / row.more["paths"]):
         paths, count = row.more["paths"], row.more["effective_paths"]
         if count < LIGHT_TAILED * paths:
-            return [f"br: {paths} paths count as {count:.1f}, so that paths={8 * paths} would lower it"]
+            return [f"br: {paths} paths have an effective number of {count:.1f}, so paths={8 * paths} would lower it"]
     return []
 
 
 def _points(rows: Sequence[Row], width: int | None) -> list[str]:
-    """One line for every point of the frontier, one column for every number by every judge.
+    """The table of samples: one line for each sampler and temperature, one column for each metric and judge.
 
-    On a terminal the other way round, if there are few enough points.
+    On a terminal it is transposed where that fits.
     """
     several = len({_judge(row) for row in rows if _judge(row)}) > 1
     columns: dict[tuple[str, str], str] = {}
-    for quantity, heading in SHOWN.items():
+    for quantity, heading in _columns(rows, width is None).items():
         for row in rows:
-            if row.quantity == quantity and (width is None or quantity != "gen_ppl_mean"):
+            if row.quantity == quantity:
                 columns[quantity, _judge(row)] = f"{heading} [{_judge(row)}]" if several and _judge(row) else heading
     texts = {row.set for row in rows if row.set != SAMPLES}
     lines = []
@@ -209,30 +202,44 @@ def _points(rows: Sequence[Row], width: int | None) -> list[str]:
         lines.append({"sampler": label, **heat, **values, "n": f"{usual:,}"})
     lines, same = constant(lines, None if len(lines) > 1 else ("temperature", "n"))
     table = [list(lines[0]), *(list(line.values()) for line in lines)]
-    turned = [list(line) for line in zip(*table, strict=True)]
-    if width is not None and fits(turned, width):
-        table = turned
-    alike = f"The same for all: {', '.join(f'{name} {value}' for name, value in same.items())}." if same else ""
-    notes = [text for text in (alike, *_judges(rows, several, width is None)) if text]
+    transposed = [list(line) for line in zip(*table, strict=True)]
+    if width is not None and fits(transposed, width):
+        table = transposed
+    equal = f"The same for all: {', '.join(f'{name} {value}' for name, value in same.items())}." if same else ""
+    notes = [text for text in (equal, *_judges(rows, several, width is None), *_unbounded(rows)) if text]
     return [rendered(table[0], table[1:], width), wrapped(" ".join(notes), width)]
 
 
+def _columns(rows: Sequence[Row], full: bool) -> dict[str, str]:
+    """Heading by quantity: the numbers of a judge, then metrics; a quantity that is in no list has its own name."""
+    judged = {name: heading for name, heading in JUDGED.items() if full or name != "gen_ppl_mean"}
+    known = {*JUDGED, *HIDDEN, *headings()}
+    others = {row.quantity: row.quantity for row in rows if row.quantity not in known and is_shown(row.quantity)}
+    return {**judged, **headings(), **others}
+
+
+def _unbounded(rows: Sequence[Row]) -> list[str]:
+    """A note on samplers that bn and br do not bound."""
+    labels = dict.fromkeys(str(row.more["sampler_label"]) for row in rows if "sampler_label" in row.more)
+    return [f"bn and br bound Euler steps on an even grid, not: {'; '.join(labels)}."] if labels else []
+
+
 def _judge(row: Row) -> str:
-    """A mark for the judge and what it was given; none for a number without judge."""
+    """A mark for the judge and whether it scored token ids; empty for a number without judge."""
     mark = str(row.more.get("judge_hash", ""))[:6]
     return mark if row.more.get("retokenised", True) else f"{mark} ids"
 
 
 def _judges(rows: Sequence[Row], several: bool, full: bool) -> list[str]:
-    said = {}
+    notes = {}
     average = "gen_ppl is over all tokens" + ", gen_ppl_mean the mean of texts" * full
     for row in rows:
         if mark := _judge(row):
-            how = "its own tokens" if row.more["retokenised"] else "the ids as they were drawn"
+            how = "its own tokens" if row.more["retokenised"] else "the sampled token ids"
             judge = row.more["judge"]
             name = f"Judge{f' [{mark}]' if several else ''}: {judge['name']}"
-            said[mark] = f"{name}, {judge['precision']}, on {how}; {average}."
-    return [*said.values(), "Entropy is that of the tokens within a sequence; hops are token changes per sample."]
+            notes[mark] = f"{name}, {judge['precision']}, on {how}; {average}."
+    return [*notes.values(), "Entropy is that of the tokens within a sequence; hops are token changes per sample."]
 
 
 def _pm(value: float, error: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Text table: aligned columns that fit a width, for a terminal."""
+"""Text tables for a terminal: aligned columns that fit a width."""
 
 import re
 import textwrap
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 GAP = 2
-"""Blanks between two columns."""
+"""Spaces between two columns."""
 LEAST = 8
-"""Characters that a label keeps, however narrow the terminal is."""
+"""Minimum width of a label."""
 TOGETHER = re.compile(r" ([=±]) (?=\S)")
-"""Signs that stay with what is before and after them."""
+"""Signs at which a line is not broken."""
 
 
 def text_table(head: Sequence[str], lines: Sequence[Sequence[str]], width: int, names: int = 1) -> str:
-    """Lines no wider than `width`: the first `names` columns are labels, the others values.
+    """A table no wider than `width`: the first `names` columns are labels, the others values.
 
-    Cells are wrapped where they have several words; values that still do not fit come in further tables below, each
-    with the same labels.
+    Cells with several words are wrapped; values that still do not fit are put into further tables below, each with the
+    same labels.
     """
     places = range(len(head))
     least = [max(_word(line[place]) for line in (head, *lines)) for place in places]
@@ -27,7 +27,7 @@ def text_table(head: Sequence[str], lines: Sequence[Sequence[str]], width: int, 
         while sum(widths) + GAP * (len(head) - 1) > width and (wide := [p for p in places if widths[p] > floor[p]]):
             widths[max(wide, key=lambda place: widths[place])] -= 1
     labels = widths[:names]
-    while sum(labels) + GAP * (names - 1) > width // 2 and max(labels) > LEAST:  # a name without blanks is broken
+    while sum(labels) + GAP * (names - 1) > width // 2 and max(labels) > LEAST:  # a name without spaces is broken
         labels[labels.index(max(labels))] -= 1
     if sum(widths) + GAP * (len(head) - 1) <= width:
         labels = widths[:names]
@@ -44,18 +44,18 @@ def text_table(head: Sequence[str], lines: Sequence[Sequence[str]], width: int, 
 
 
 def fits(lines: Sequence[Sequence[str]], width: int) -> bool:
-    """Whether no cell need be wrapped; the first line are headings."""
+    """Whether the table fits without wrapping cells; the first line are the headings."""
     return sum(max(len(line[place]) for line in lines) + GAP for place in range(len(lines[0]))) - GAP <= width
 
 
 def wrapped_lines(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines no wider than this; what belongs together, such as `n = 16` or `3 ± 1`, is not parted."""
+    """Lines no wider than this; `n = 16` or `3 ± 1` are not broken."""
     broken = textwrap.wrap(_bound(text), width, subsequent_indent=indent)
     return [line.replace("\u00a0", " ") for line in broken]
 
 
 def _word(text: str) -> int:
-    """Characters of the longest part that is not broken."""
+    """Length of the longest part that is not broken."""
     return max(map(len, _bound(text).split(" ")))
 
 
@@ -64,7 +64,7 @@ def _bound(text: str) -> str:
 
 
 def _fitting(values: Sequence[int], room: int) -> int:
-    """How many of these columns fit; one at least."""
+    """How many of these columns fit; at least one."""
     used = 0
     for place, value in enumerate(values):
         used += value + GAP * bool(place)

@@ -1,4 +1,4 @@
-"""How tight the bounds are: the paper's three analyses, App. C.5 [C4], with the oracle in place of simulation."""
+"""Tightness of the bounds: the three analyses of App. C.5 [C4], computed exactly by the oracle."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from ..flow import Flow
 from ..models.mlp import MLP
 from ..objectives import Bound, CrossEntropy
 from ..predictions import Carry
+from ..runs.rng import Seeded
 from ..sources import Mask, Uniform
-from ..training.streams import Seeded
 from ..vocab import Vocab
 
 A, B, M = 0, 1, 2
@@ -28,8 +28,8 @@ BIGRAM = {  # (V, L): data entropy, cross-entropy and bound as printed in Table 
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the comparison."""
+class TightnessRow:
+    """One number: as printed in the paper, and computed exactly."""
 
     analysis: str
     quantity: str
@@ -42,20 +42,20 @@ Progress = Callable[[str], None]
 
 
 def _silent(line: str) -> None:
-    """Nobody is watching."""
+    """Report no progress."""
 
 
-def run(seed: int = 0, analyses: Sequence[str] = ANALYSES, progress: Progress = _silent) -> list[Row]:
-    """The analyses asked for, in the paper's order."""
-    rows: list[Row] = []
+def run(seed: int = 0, analyses: Sequence[str] = ANALYSES, progress: Progress = _silent) -> list[TightnessRow]:
+    """Run these analyses, in the order of the paper."""
+    rows: list[TightnessRow] = []
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the tensors are tiny: threads would only wait for each other
+    torch.set_num_threads(1)  # the tensors are tiny, so more threads would be slower
     try:
         if "first" in analyses:
-            progress("first analysis: a hand-made imperfect flow")
+            progress("first analysis: an imperfect network, written by hand")
             rows += first()
         if "second" in analyses:
-            progress("second analysis: a flow that ignores its state")
+            progress("second analysis: a network that ignores its state")
             rows += second()
         if "third" in analyses:
             for (v, length), paper in BIGRAM.items():
@@ -65,8 +65,8 @@ def run(seed: int = 0, analyses: Sequence[str] = ANALYSES, progress: Progress = 
     return rows
 
 
-def first() -> list[Row]:
-    """Two tokens and a mask, L = 2, and an imperfect network given by hand."""
+def first() -> list[TightnessRow]:
+    """Two tokens and a mask, L = 2, and an imperfect network that is written by hand."""
     space = exact.Space(Vocab(2, 1), 2)
     network = exact.Table.of(
         space,
@@ -82,16 +82,16 @@ def first() -> list[Row]:
     oracle = _masked(space, network)
     bound = exact.bound(oracle)
     return [
-        Row("first", "law", [0.12953, 0.58568, 0.02529, 0.2595], oracle.law().tolist()),
-        Row("first", "cross_entropy", 1.1626, oracle.cross_entropy()),
-        Row("first", "bound", 1.2998, oracle.mean(bound)),
-        Row("first", "mean_nll", 1.90, float(oracle.nll().mean())),
-        Row("first", "mean_bound", 2.02, float(bound.mean())),
+        TightnessRow("first", "law", [0.12953, 0.58568, 0.02529, 0.2595], oracle.law().tolist()),
+        TightnessRow("first", "cross_entropy", 1.1626, oracle.cross_entropy()),
+        TightnessRow("first", "bound", 1.2998, oracle.mean(bound)),
+        TightnessRow("first", "mean_nll", 1.90, float(oracle.nll().mean())),
+        TightnessRow("first", "mean_bound", 2.02, float(bound.mean())),
     ]
 
 
-def second(a: float = 0.7, b: float = 0.4) -> list[Row]:
-    """A network that ignores its state: the paper's closed form for both numbers, at one choice of a and b."""
+def second(a: float = 0.7, b: float = 0.4) -> list[TightnessRow]:
+    """A network that ignores its state: both numbers have the closed form of the paper, here for one choice of a, b."""
     space = exact.Space(Vocab(2, 1), 2)
     law = torch.tensor([[a, 1 - a], [b, 1 - b]], dtype=torch.float64)
     oracle = _masked(space, exact.Table(space, law.expand(len(space.states), -1, -1)))
@@ -99,8 +99,8 @@ def second(a: float = 0.7, b: float = 0.4) -> list[Row]:
         q * math.log(float(law[0, x] * law[1, y])) for q, (x, y) in zip(DATA, space.data.tolist(), strict=True)
     )
     return [
-        Row("second", "cross_entropy", closed, oracle.cross_entropy()),
-        Row("second", "bound", closed, oracle.mean(exact.bound(oracle))),
+        TightnessRow("second", "cross_entropy", closed, oracle.cross_entropy()),
+        TightnessRow("second", "bound", closed, oracle.mean(exact.bound(oracle))),
     ]
 
 
@@ -111,39 +111,43 @@ def third(
     seed: int,
     steps: int = 2000,
     progress: Progress = _silent,
-) -> list[Row]:
+) -> list[TightnessRow]:
     """A network with three hidden units on bigram data: with masks as in the paper, and from a uniform source."""
     name = f"V{v}L{length}"
     q = bigram(v, length, paper[0], seed)
     masked = Flow(Mask(Vocab(v, 1)), prediction=Carry(), objective=Bound(0.0))
-    progress(f"third analysis, {name}: training a bottlenecked network on masks")
+    progress(f"third analysis, {name}: training a small network from masks")
     network = train(masked, q, length, seed, steps)
     table = exact.Table.tabulate(exact.Space(masked.vocab, length), network)  # as the paper does
     oracle = exact.Oracle(masked, q, length, table)
-    progress(f"third analysis, {name}: its laws and its bound")
+    progress(f"third analysis, {name}: its sample distribution and its bound")
     cross, bound = oracle.cross_entropy(), oracle.mean(exact.bound(oracle))
     rows = [
-        Row("third", f"{name} data_entropy", paper[0], oracle.entropy),
-        Row("third", f"{name} cross_entropy eta=0", paper[1], cross),
-        Row("third", f"{name} cross_entropy eta=1", None, oracle.cross_entropy(eta=1)),
-        Row("third", f"{name} bound", paper[2], bound),
-        Row("third", f"{name} relative_gap", paper[2] / paper[1] - 1, bound / cross - 1),
+        TightnessRow("third", f"{name} data_entropy", paper[0], oracle.entropy),
+        TightnessRow("third", f"{name} cross_entropy eta=0", paper[1], cross),
+        TightnessRow("third", f"{name} cross_entropy eta=1", None, oracle.cross_entropy(eta=1)),
+        TightnessRow("third", f"{name} bound", paper[2], bound),
+        TightnessRow("third", f"{name} relative_gap", paper[2] / paper[1] - 1, bound / cross - 1),
     ]
-    progress(f"third analysis, {name}: training another from a uniform source")
+    progress(f"third analysis, {name}: training a small network from a uniform source")
     uniform = Flow(Uniform(Vocab(v)), objective=CrossEntropy())
     oracle = exact.Oracle(uniform, q, length, train(uniform, q, length, seed, steps))
     for eta in (0, 1):
-        progress(f"third analysis, {name}: its law at eta={eta}")
-        rows.append(Row("third", f"{name} uniform cross_entropy eta={eta}", None, oracle.cross_entropy(eta=eta)))
+        progress(f"third analysis, {name}: its sample distribution at eta={eta}")
+        rows.append(
+            TightnessRow("third", f"{name} uniform cross_entropy eta={eta}", None, oracle.cross_entropy(eta=eta))
+        )
     progress(f"third analysis, {name}: its bounds")
     bounds = {"b0": exact.bound(oracle), "bk": exact.kappa_bound(oracle), "b1": exact.bound(oracle, eta=1)}
-    return rows + [Row("third", f"{name} uniform {key}", None, oracle.mean(value)) for key, value in bounds.items()]
+    return rows + [
+        TightnessRow("third", f"{name} uniform {key}", None, oracle.mean(value)) for key, value in bounds.items()
+    ]
 
 
 def bigram(v: int, length: int, entropy: float, seed: int) -> Float[Tensor, " D"]:
-    """The law of a seeded bigram source, sharpened until its entropy is as asked.
+    """Probabilities of all sequences under a random bigram model, sharpened until they have this entropy.
 
-    The paper's own source is not given.
+    The paper does not print its bigram model.
     """
     generator = torch.Generator().manual_seed(seed)
     first = torch.randn(v, generator=generator, dtype=torch.float64)
@@ -162,11 +166,11 @@ def bigram(v: int, length: int, entropy: float, seed: int) -> Float[Tensor, " D"
 
 
 def train(flow: Flow, q: Float[Tensor, " D"], length: int, seed: int, steps: int, batch: int = 512) -> MLP:
-    """The bottlenecked network, trained on samples of the flow's own objective."""
+    """A network with three hidden units, trained on the objective of the flow."""
     generator = torch.Generator().manual_seed(seed)
     data = exact.Space(Vocab(flow.vocab.data), length).data
     with Seeded(seed):
-        network = MLP(flow.vocab, length, hidden=3, clock=not flow.source.disjoint)
+        network = MLP(flow.vocab, length, hidden=3, time=not flow.source.disjoint)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
     decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     strata = torch.arange(batch) / batch

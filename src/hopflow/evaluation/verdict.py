@@ -1,30 +1,25 @@
-"""Verdict: what an evaluation found, in a few plain lines that come before any table."""
+"""Verdict: the main results of an evaluation in a few lines, printed before the tables."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from ..estimate import plus_minus
-from .frontier import ITSELF, SAMPLES
-from .rows import Row
-
-SURE = 2.0
-"""Standard errors by which one bound must be lower than another to be preferred: the lowest of noisy ones is none."""
+from ..bounds.estimate import plus_minus
+from .best_bound import is_lower
+from .rows import ITSELF, SAMPLES, Row
 
 
 def verdict(rows: Sequence[Row]) -> list[str]:
-    """Up to three lines for each text: bits under the best bound of each sampler, what to hold them against, the judge.
+    """Up to two lines per text (the best bound of each sampler, and reference values), and one line per judge.
 
     Of several checkpoints the newest counts.
     """
-    said = []
+    lines = []
     for texts in dict.fromkeys(_text(row) for row in rows if row.unit == "ppl"):
         here = [row for row in rows if row.unit == "ppl" and _text(row) == texts and "ot_n" not in row.more]
         if chosen := _chosen(_newest(here)):
-            said += [_bounds(chosen), *_references(chosen[0][0])]
-    return said + _judged(rows)
+            lines += [_bounds(chosen), *_references(chosen[0][0])]
+    return lines + _judged(rows)
 
 
 def _text(row: Row) -> tuple[Any, ...]:
@@ -37,9 +32,9 @@ def _newest(rows: Sequence[Row]) -> list[Row]:
 
 
 def _chosen(rows: Sequence[Row]) -> list[list[Row]]:
-    """For each sampler its best number, together with those that are the same by theory.
+    """For each sampler its tightest bound, together with the rows of other η that it holds for as well.
 
-    A sampler is an η in the most steps that br bounds; without br in continuous time, or else in the most steps.
+    Samplers are those in the most steps that br bounds; without br those in continuous time, or else in the most steps.
     """
     numbers = [row for row in rows if row.is_bound or row.more.get("exact")]
     if reversed_ := [row for row in numbers if row.quantity == "br"]:
@@ -51,7 +46,7 @@ def _chosen(rows: Sequence[Row]) -> list[list[Row]]:
         numbers, steps = continuous, 0
     best: dict[float | None, Row] = {}
     for row in numbers:
-        if (row.more.get("steps") or 0) == steps and (row.eta not in best or _lower(row, best[row.eta])):
+        if (row.more.get("steps") or 0) == steps and (row.eta not in best or is_lower(row, best[row.eta])):
             best[row.eta] = row
     groups: dict[float | None, list[Row]] = {}
     for eta, row in best.items():
@@ -60,21 +55,10 @@ def _chosen(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def is_copy(row: Row, rows: Sequence[Row]) -> bool:
-    """Whether these rows hold the number of another η that this one is equal to by theory."""
+    """Whether this row copies the bound of another η that is among these rows."""
     of, steps = row.more.get("equal_to_eta"), row.more.get("steps")
-    alike = [other for other in rows if other.eta == of and other.more.get("steps") == steps]
-    return of is not None and any((other.value, other.n) == (row.value, row.n) for other in alike)
-
-
-def _lower(row: Row, known: Row) -> bool:
-    """Whether a bound is lower beyond its errors, on the same sequences; unknown where these are not."""
-    if row.is_infinite or known.is_infinite:
-        return known.is_infinite and not row.is_infinite
-    n = min(row.n, known.n)
-    if row.each and known.each and n > 1:
-        apart = torch.tensor(row.each[:n], dtype=torch.float64) - torch.tensor(known.each[:n], dtype=torch.float64)
-        return float(apart.mean()) < -SURE * float(apart.std()) / math.sqrt(n)
-    return row.n == known.n and row.value - known.value < -SURE * math.hypot(row.stderr, known.stderr)
+    equal = [other for other in rows if other.eta == of and other.more.get("steps") == steps]
+    return of is not None and any((other.value, other.n) == (row.value, row.n) for other in equal)
 
 
 def _bounds(chosen: list[list[Row]]) -> str:
@@ -93,7 +77,7 @@ def _bounds(chosen: list[list[Row]]) -> str:
 
 
 def _bits(row: Row) -> tuple[float, float, str]:
-    """Per character where these are known, otherwise per token."""
+    """Bits per character where characters are known, otherwise per token."""
     if "bits_per_char" in row.more:
         error = row.more.get("bits_per_char_stderr")
         return row.more["bits_per_char"], math.nan if error is None else error, "bits per character"
@@ -109,8 +93,8 @@ def _references(row: Row) -> list[str]:
 
 
 def _judged(rows: Sequence[Row]) -> list[str]:
-    """What each judge says of samples and of the text itself."""
-    said = []
+    """Bits per byte of samples and of the held-out text, for each judge."""
+    lines = []
     newest = _newest([row for row in rows if row.quantity == "gen_bits_per_byte"])
     for judge in dict.fromkeys(row.more.get("judge_hash") for row in newest):
         here = [row for row in newest if row.more.get("judge_hash") == judge]
@@ -121,5 +105,5 @@ def _judged(rows: Sequence[Row]) -> list[str]:
             parts = [f"samples ({best.more['sampler']}) {plus_minus(best.value, best.stderr)}"]
             parts += [f"{ITSELF} {plus_minus(row.value, row.stderr)}" for row in texts[-1:]]
             name = best.more.get("judge", {}).get("name", judge)
-            said.append(f"Judge {name}, bits per byte: {', '.join(parts)} (n = {best.n:,}).")
-    return said
+            lines.append(f"Judge {name}, bits per byte: {', '.join(parts)} (n = {best.n:,}).")
+    return lines

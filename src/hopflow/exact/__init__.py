@@ -1,8 +1,8 @@
 """The oracle: flows on spaces small enough to enumerate, the ground truth of every theorem, bound and sampler."""
 
 from .bounds import bound, coupled, implied_nll, kappa_bound, precise_nll
-from .dynamics import PathKL, Velocity, kl_bound
 from .oracle import Moment, Oracle
+from .path_kl import PathKL, Velocity, kl_bound
 from .perfect import Perfect
 from .reversal import Reversal, predictive_x0
 from .space import Joint, Space, Table

@@ -12,19 +12,19 @@ from torch import Tensor
 from ..velocities import Eta, eta_at, neighbour_ratio
 from .oracle import CHUNK, EDGE, Moment, Oracle, along
 
-FAR = 300.0
-"""τ at which an integral that has not ended is taken to be infinite: 1-k = 5e-131."""
+MAX_TAU = 300.0
+"""τ at which an integral that has not converged is taken as infinite: 1-k = 5e-131."""
 
 
 def bound(oracle: Oracle, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0) -> Float[Tensor, " D"]:
-    """B_η(x1), B_N(x1) with steps=N.
+    """B_η(x1), or B_N(x1) with steps=N, of every data sequence; inf if it diverges.
 
-    With end=δ that of the sampler which stops there and redraws once; inf if it diverges.
+    With end=δ the bound of the sampler that stops at 1-k = δ and redraws every position once.
     """
     if steps is not None:
         return _steps_bound(oracle, eta, steps)
     if end == 0:
-        return _followed(oracle, partial(_rate_terms, oracle, eta))
+        return _extended_integral(oracle, partial(_rate_terms, oracle, eta))
     stop = math.log((1 - end) / end)
     total, _ = _integral(oracle, partial(_rate_terms, oracle, eta), -EDGE, stop)
     last = oracle.moment(torch.tensor([stop], dtype=torch.float64))
@@ -36,22 +36,22 @@ def kappa_bound(oracle: Oracle) -> Float[Tensor, " D"]:
     flow, space = oracle.flow, oracle.space
     if not flow.source.full:
         raise ValueError(
-            "B_κ needs a source whose support is exactly the data tokens; a disjoint source's B_0 is tight already"
+            "B_κ needs a source whose support is exactly the data tokens. For a disjoint source use bound(oracle)."
         )
     p0, eye = oracle.p0, torch.eye(flow.vocab.size, dtype=torch.float64)
     k0 = math.exp(-1)
     mix = k0 * eye[: flow.vocab.data] + (1 - k0) * p0  # (Vd, V), a row per x1^i
     total = torch.where(mix > 0, mix * (mix / p0).log(), 0.0).sum(1)[space.data].sum(1)
-    return total + _followed(oracle, partial(_proposal_terms, oracle))
+    return total + _extended_integral(oracle, partial(_proposal_terms, oracle))
 
 
 def coupled(oracle: Oracle) -> float:
-    """The paper's number under the oracle's coupling: Eq. (15) [first_B], no bound unless pairs are independent."""
-    return float(_followed(oracle, partial(_coupled_terms, oracle)))
+    """The paper's number for the oracle's pairs, Eq. (15) [first_B]; a bound only if the pairs are independent."""
+    return float(_extended_integral(oracle, partial(_coupled_terms, oracle)))
 
 
 def precise_nll(oracle: Oracle) -> Float[Tensor, " D"]:
-    """-log p_θ(x1) at η = 0 as B_0 less what it drops, the divergence of the reversed velocities given x1.
+    """-log p_θ(x1) at η = 0, as B_0 minus the divergence of the reversed velocities given x1.
 
     Theorem A.2 [precise-perplexity-theorem], Eq. (66) [full_kl]; conditioned on x1 alone, which the printed formula
     is not.
@@ -75,15 +75,15 @@ def precise_nll(oracle: Oracle) -> Float[Tensor, " D"]:
 
 
 def implied_nll(oracle: Oracle) -> Float[Tensor, " D"]:
-    """`precise_nll` with the ratios of neighbouring states that the network implies: what precise_perplexity estimates.
+    """`precise_nll` with the ratios of neighbouring states that the network implies; precise_perplexity estimates it.
 
     Theorem A.2 [precise-perplexity-theorem] with Eqs. (127)–(132); theory.md (P)
     """
-    return _followed(oracle, partial(_implied_terms, oracle))
+    return _extended_integral(oracle, partial(_implied_terms, oracle))
 
 
 def nodes(oracle: Oracle, a: float = -EDGE, b: float = EDGE) -> Iterator[tuple[Moment, Float[Tensor, " K"]]]:
-    """Points of time and their weights in τ, as many at once as memory allows."""
+    """Quadrature nodes and weights in τ, in chunks that fit into memory."""
     taus, weights = _gauss(a, b)
     size = len(oracle.space.states) * oracle.length * oracle.flow.vocab.size
     step = max(1, CHUNK // size)
@@ -95,21 +95,22 @@ Terms = Callable[[Moment], Tensor]
 """The integrand per unit of k at K points of time, (K, …)."""
 
 
-def _followed(oracle: Oracle, terms: Terms) -> Tensor:
-    """The integral over all of time; inf where it does not end.
+def _extended_integral(oracle: Oracle, terms: Terms) -> Tensor:
+    """The integral over all times; inf where it diverges.
 
-    An unlikely sequence looks like noise until 1-k is as small as it is unlikely, so the integral is followed.
+    The integrand of a sequence with a small probability p decays only from 1-k ≈ p on, so the range is extended until
+    the integral converges.
     """
     total, left = _integral(oracle, terms, -EDGE, EDGE)
     edge = EDGE
-    while float(left.abs().max()) > 1e-12 and edge < FAR:
+    while float(left.abs().max()) > 1e-12 and edge < MAX_TAU:
         more, left = _integral(oracle, terms, edge, edge + 20)
         total, edge = total + more, edge + 20
     return torch.where(left.abs() > 1e-6, math.inf, total)
 
 
 def _integral(oracle: Oracle, terms: Terms, a: float, b: float) -> tuple[Tensor, Tensor]:
-    """∫ from τ = a to b, and what the integrand is at its last node."""
+    """The integral from τ = a to b, and the integrand at the last node."""
     total, per_tau = torch.zeros((), dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     for moment, weight in nodes(oracle, a, b):
         values = terms(moment)
@@ -146,7 +147,7 @@ def _proposal_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, "K D"]:
 
 
 def _implied_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, "K D"]:
-    """The divergence of the velocities from those given x1, less that of the reversed ones, told at their origin."""
+    """The divergence of the velocities from those given x1, minus that of the reversed velocities."""
     p, v = oracle.probs(moment), oracle.velocities(moment, 0.0)
     xt = oracle.space.states.expand(p.shape[:-1])
     k, rest = (value[:, None].expand(p.shape[:-1]) for value in (moment.k, moment.rest))
@@ -163,7 +164,7 @@ def _implied_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, "K D"]:
 
 
 def _gauss(a: float, b: float, width: float = 2.0, order: int = 16) -> tuple[Tensor, Tensor]:
-    """Composite Gauss–Legendre: good to 1e-11 for networks whose logits change by 6 nats over time."""
+    """Composite Gauss–Legendre quadrature: error 1e-11 for logits that change by 6 nats over time."""
     x, w = (torch.from_numpy(value) for value in np.polynomial.legendre.leggauss(order))
     panels = math.ceil((b - a) / width)
     half = (b - a) / panels / 2
@@ -202,7 +203,7 @@ def _divergence(c: Tensor, v: Tensor) -> Tensor:
 def _mean_given_x1(
     oracle: Oracle, noise: Float[Tensor, "K #L"], terms: Float[Tensor, "K S L Vd"]
 ) -> Float[Tensor, "K D"]:
-    """E[Σ_i terms^i(xt, x1^i)] over xt given x1, for every x1; positions are independent, so sum them one by one."""
+    """E[Σ_i terms^i(xt, x1^i)] over xt given x1, for every x1; positions are independent and summed one by one."""
     spread, length, vocab = oracle.spread(noise), oracle.length, oracle.flow.vocab
     k = len(terms)
     total = torch.zeros(k, *oracle.space.data_shape, dtype=torch.float64)

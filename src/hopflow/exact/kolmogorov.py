@@ -1,6 +1,6 @@
-"""The forward Kolmogorov equation of a sampler on all states: laws along τ, and the jumps made on the way.
+"""The forward Kolmogorov equation of a sampler on all states: distributions along τ, and the expected jumps.
 
-Small spaces are integrated by Gauss collocation on panels, all rates evaluated at once; large ones by an adaptive
+Small spaces are integrated by Gauss collocation on panels, with all rates evaluated at once; large ones by an adaptive
 Runge–Kutta method that never builds a matrix over the states.
 """
 
@@ -16,15 +16,15 @@ from torch import Tensor
 from .space import Space
 
 Rates = Callable[[Float[Tensor, " K"]], Float[Tensor, "K S L V"]]
-"""τ -> the rate at which each position of each state moves to each token, per unit of τ; 0 at the token it holds."""
+"""τ -> the rate at which each position of each state moves to each token, per unit of τ; 0 for the current token."""
 
 SMALL = 40
-"""States up to which a matrix over them is the faster way."""
+"""Number of states up to which a matrix over the states is faster."""
 PANEL, STAGES = 0.5, 8
 
 
 def flux(space: Space, p: Float[Tensor, " S"], rates: Float[Tensor, "S L V"]) -> tuple[Tensor, Tensor]:
-    """What flows into each state and what flows out of it."""
+    """The probability flux into each state and out of it."""
     moving = p[:, None, None] * rates
     into, v = torch.zeros_like(p), space.vocab.size
     for i in range(space.length):
@@ -36,7 +36,7 @@ def flux(space: Space, p: Float[Tensor, " S"], rates: Float[Tensor, "S L V"]) ->
 def terminal(
     space: Space, rates: Rates, start: Float[Tensor, " S"], a: float, b: float
 ) -> tuple[Float[Tensor, " S"], float]:
-    """The law at τ = b of what starts at τ = a, and its expected number of jumps."""
+    """The distribution at τ = b for the start at τ = a, and the expected number of jumps."""
     if len(space.states) > SMALL:
         found = _adaptive(space, rates, start, a, b, None, 1e-13)
         return found[-1, :-1], float(found[-1, -1])
@@ -63,7 +63,7 @@ def terminal(
 def along(
     space: Space, rates: Rates, start: Float[Tensor, " S"], taus: Float[Tensor, " K"], a: float, b: float
 ) -> Float[Tensor, "K S"]:
-    """The law at each of these τ, accurate for rare states too."""
+    """The distribution at each of these τ, accurate for states of small probability, too."""
     return _adaptive(space, rates, start, a, b, taus, 1e-30)[:-1, :-1]
 
 
@@ -84,7 +84,7 @@ def _adaptive(
 
 
 def _generators(space: Space, rates: Float[Tensor, "K S L V"]) -> Float[Tensor, "K S1 S1"]:
-    """dy/dτ = A y for the law and, in the last place, the count of jumps."""
+    """The matrices A of dy/dτ = A y, where y is the distribution followed by the number of jumps."""
     k, size = len(rates), len(space.states)
     out = rates.sum((2, 3))
     here = torch.arange(size)[:, None, None]

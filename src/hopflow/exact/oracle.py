@@ -1,8 +1,8 @@
-"""The oracle: a flow on a space small enough to enumerate, with every quantity computed to about ten digits.
+"""Oracle: a flow on a state space small enough to enumerate, with every quantity computed to about ten digits.
 
-Times are integrated in τ = logit k, where the rates of (F) stay bounded and the integrands of the bounds decay like
-e^{-|τ|} and are analytic in a strip, so that composite Gauss quadrature converges fast. Formulas are the plain ones, in
-float64, over whole rows; the careful ones elsewhere in the package are tested against them.
+Times are integrated in τ = logit k, where the rates of (F) are bounded and the integrands of the bounds decay like
+e^{-|τ|} and are analytic in a strip, so that composite Gauss quadrature converges fast. The formulas are the textbook
+ones, in float64, over all tokens; the numerically careful ones of the package are tested against them.
 """
 
 import math
@@ -14,21 +14,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..flow import Flow
-from ..network import Network, clock_dtype, resting
-from ..schedules import Positional
+from ..network.caller import NetworkCaller
+from ..network.network import Network
 from ..velocities import Eta, eta_at, kernel, step_sizes, velocity
 from . import kolmogorov
-from .space import Joint, Space, Table
+from .space import Joint, Space
 
 EDGE = 34.0
-"""|τ| where integrals stop: 1-k = 2e-15, the last place where t still differs from 1."""
+"""The largest |τ| of an integral: 1-k = 2e-15, where t still differs from 1."""
 CHUNK = 1 << 22
-"""Numbers held per tensor."""
+"""Largest number of elements of a tensor."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """K points of time: t, k, 1 - k and the speed of each position (per unit of k if shared), and dk/dτ."""
+    """K points of time: t, k, 1 - k, the speed of each position (per unit of k if shared), and dk/dτ."""
 
     t: Float[Tensor, " K"]
     k: Float[Tensor, "K #L"]
@@ -39,8 +39,10 @@ class Moment:
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """A flow, its data law q over `space.data`, a network (none: the perfect one), and its pairs (none: independent).
-    `joint` changes the pairs of the path; samplers start from the source in any case.
+    """Exact quantities of a flow with data distribution q over `space.data`.
+
+    `model` is the network; None means the perfect one. `joint` is the distribution of the pairs (x0, x1) of the path;
+    None means independent pairs. Samplers always start from the source.
     """
 
     flow: Flow
@@ -52,12 +54,13 @@ class Oracle:
     def __post_init__(self) -> None:
         if self.q.shape != (self.flow.vocab.data**self.length,):
             raise ValueError(
-                f"q needs one probability per data sequence, {self.flow.vocab.data}^{self.length}; "
-                f"got {tuple(self.q.shape)}"
+                f"q must contain one probability per data sequence ({self.flow.vocab.data}^{self.length}), "
+                f"got shape {tuple(self.q.shape)}."
             )
         if not bool((self.q >= 0).all()) or abs(float(self.q.sum()) - 1) > 1e-6:
-            raise ValueError(f"the data law must be ≥ 0 and sum to 1; it sums to {float(self.q.sum()):.9g}")
-        object.__setattr__(self, "q", self.q.double() / self.q.double().sum())  # float32 laws sum to 1 only nearly
+            raise ValueError(f"q must be ≥ 0 and sum to 1; its sum is {float(self.q.sum()):.9g}.")
+        # a float32 distribution sums to 1 only approximately
+        object.__setattr__(self, "q", self.q.double() / self.q.double().sum())
         self.flow.schedule.check_length(self.length)
         _ = self.space
 
@@ -65,14 +68,17 @@ class Oracle:
 
     @cached_property
     def space(self) -> Space:
+        """All states and all data sequences."""
         return Space(self.flow.vocab, self.length)
 
     @cached_property
     def p0(self) -> Float[Tensor, " V"]:
+        """The token distribution of the source."""
         return self.flow.source.probs_on(torch.device("cpu"), torch.float64)
 
     @cached_property
     def source_law(self) -> Float[Tensor, " S"]:
+        """The distribution of x0 over all states."""
         return self.space.law(self.p0)
 
     @cached_property
@@ -81,10 +87,10 @@ class Oracle:
         return float(torch.special.entr(self.q).sum())
 
     def moment(self, tau: Float[Tensor, " K"]) -> Moment:
-        """The points of time at τ, the logit of k; with position-specific schedules, of t."""
+        """The points of time at τ = logit k; with position-specific schedules τ = logit t."""
         k, rest = torch.sigmoid(tau), torch.sigmoid(-tau)
         schedule = self.flow.schedule
-        if isinstance(schedule, Positional):
+        if not schedule.shared:
             t, left = k[:, None], rest[:, None]
             late = torch.where(tau[:, None] > 0, schedule.rest_at_end(left), schedule.rest(t))
             return Moment(k, schedule.k(t), late, schedule.dk(t), k * rest)
@@ -98,7 +104,7 @@ class Oracle:
         return Moment(time, schedule.k(column), schedule.rest(column), schedule.dk(column), torch.ones_like(time))
 
     def marginal(self, moment: Moment) -> Float[Tensor, "K S"]:
-        """p_t, the law of the path at each point of time. Eq. (2) [main_flow_def]"""
+        """p_t, the distribution of the path at each point of time. Eq. (2) [main_flow_def]"""
         return self.predictive(moment)[1]
 
     def predictive(self, moment: Moment) -> tuple[Float[Tensor, "K S L Vd"], Float[Tensor, "K S"]]:
@@ -110,13 +116,15 @@ class Oracle:
         return law, marginal
 
     def joint_with_x1(self, moment: Moment) -> Float[Tensor, "K S L Vd"]:
+        """p(xt, x1^i) for every state, position and data token."""
         if self.joint is None:
             return self._independent_joint(moment)
         space, joint = self.space, self.joint
         k = len(moment.t)
         patterns = torch.cartesian_prod(*([torch.tensor([False, True])] * self.length)).view(-1, self.length)
         rest = moment.rest.expand(k, self.length)
-        chance = torch.where(patterns, rest[:, None], 1 - rest[:, None]).prod(-1)  # (K, 2^L): these positions are noisy
+        # (K, 2^L): probability of each noise pattern
+        chance = torch.where(patterns, rest[:, None], 1 - rest[:, None]).prod(-1)
         xt = torch.where(patterns[None], joint.x0[:, None], joint.x1[:, None])  # (P, 2^L, L)
         mass = (joint.weight[:, None] * chance[:, None, :]).flatten(1)  # (K, P·2^L)
         ids = space.ids(xt).flatten()
@@ -136,15 +144,15 @@ class Oracle:
             others = law
             for j in range(self.length):
                 if j != i:
-                    others = along(others, spread[j], j)  # (K, …, V at j, …), x1^i still at its place
-            own = others.movedim(i + 1, -1).unsqueeze(i + 1)  # a place for xt^i, and x1^i last
+                    others = along(others, spread[j], j)  # (K, …, V at j, …), with x1^i at axis i
+            own = others.movedim(i + 1, -1).unsqueeze(i + 1)  # a new axis for xt^i, and x1^i last
             shape = [len(moment.t)] + [1] * self.length + [self.flow.vocab.data]
             shape[i + 1] = self.flow.vocab.size
             out.append((own * spread[i].view(shape)).flatten(1, self.length))
         return torch.stack(out, 2)
 
     def spread(self, noise: Float[Tensor, "K #L"]) -> list[Float[Tensor, "K V Vd"]]:
-        """p(xt^i | x1^i) of each position: p0 with chance `noise`, else x1^i."""
+        """p(xt^i | x1^i) of each position: p0 with probability `noise`, else x1^i."""
         eye = torch.eye(self.flow.vocab.size, self.flow.vocab.data, dtype=torch.float64)
         noise = noise.expand(-1, self.length)[:, :, None, None]
         return list((noise * self.p0[:, None] + (1 - noise) * eye).unbind(1))
@@ -152,15 +160,14 @@ class Oracle:
     # the network
 
     def probs(self, moment: Moment) -> Float[Tensor, "K S L V"]:
-        """P of every state, masks with probability 0; without a network, the true predictive law."""
+        """P of every state, with probability 0 for masks; without a network, the true p_{1|t}."""
         if self.model is None:
             data = self.predictive(moment)[0]
         else:
             k, states = len(moment.t), self.space.states
             xt = states.repeat(k, 1)
             t = moment.t.repeat_interleave(len(states))
-            with resting(self.model):
-                logits = self.model(xt, t.to(clock_dtype(self.model, torch.float64))).double()
+            logits = NetworkCaller(self.model, plain_time=torch.float64).logits(xt, t).double()
             rest = moment.rest.repeat_interleave(len(states), 0).expand(xt.shape)
             data = self.flow.prediction.log_probs(logits, xt, rest, self.flow.source).exp()
             data = data.view(k, len(states), self.length, -1)
@@ -177,7 +184,7 @@ class Oracle:
     # its samplers
 
     def law(self, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0) -> Float[Tensor, " D"]:
-        """The terminal law p_θ over data sequences of the continuous sampler, or of the N-step one with steps=N.
+        """p_θ over data sequences: the result of the continuous sampler, or of the N-step sampler with steps=N.
 
         With end > 0 the continuous sampler stops at 1-k = end and redraws every position once.
         """
@@ -202,15 +209,15 @@ class Oracle:
         return self._after_flow(eta, 0.0)[1] if steps is None else self._after_steps(eta, steps)[1]
 
     def mean(self, values: Float[Tensor, " D"]) -> float:
-        """The mean over the data law; sequences of probability 0 do not count."""
+        """The mean over q; sequences of probability 0 are ignored."""
         return float(torch.where(self.q > 0, self.q * values, 0.0).sum())
 
     def path_law(self, eta: Eta, taus: Float[Tensor, " K"]) -> Float[Tensor, "K S"]:
-        """The law of the continuous sampler's state at these τ."""
+        """The distribution of the state of the continuous sampler at these τ."""
         return kolmogorov.along(self.space, self._rates(eta), self.source_law, taus, -EDGE, EDGE)
 
     def _after_flow(self, eta: Eta, end: float) -> tuple[Float[Tensor, " S"], float]:
-        """Where the continuous sampler's law ends up, and its expected jumps."""
+        """The final distribution of the continuous sampler, and its expected number of jumps."""
         stop = EDGE if end == 0 else math.log((1 - end) / end)
         law, jumps = kolmogorov.terminal(self.space, self._rates(eta), self.source_law, -EDGE, stop)
         if end > 0:
@@ -220,7 +227,7 @@ class Oracle:
         return law, jumps
 
     def _rates(self, eta: Eta) -> kolmogorov.Rates:
-        """v_η[P] per unit of τ, where it stays bounded."""
+        """v_η[P] per unit of τ, in which it is bounded."""
 
         def rates(taus: Float[Tensor, " K"]) -> Float[Tensor, "K S L V"]:
             moment = self.moment(taus)
@@ -241,7 +248,7 @@ class Oracle:
     def _step(
         self, law: Float[Tensor, " S"], moment: Moment, gain: Tensor, eta: Tensor
     ) -> tuple[Float[Tensor, " S"], float]:
-        """One step of (F_N): all positions move at once, so the new law is a sum over states of products of L rows."""
+        """One step of (F_N): all positions move at once, so the result is a sum over states of products of L rows."""
         kernels = self.kernels(self.probs(moment), moment, gain, eta)[0]
         at = self.space.states[:, :, None]
         moved = (law * (1 - kernels.gather(-1, at)[..., 0]).sum(1)).sum()
@@ -261,12 +268,16 @@ class Oracle:
         return kernel(p, self.space.states.expand(like), self.p0, k, rest, r, s)
 
     def _has_orders(self) -> bool:
-        """Positions settle one by one in a uniformly random order, whatever the time: the law is a sum over orders."""
-        shared = not isinstance(self.flow.schedule, Positional)
-        return shared and isinstance(self.model, Table) and self.flow.prediction.stays(self.flow.source)
+        """Whether p_θ is a mean over orders: a network without t, and positions unmasked one by one in random order."""
+        return (
+            self.flow.schedule.shared
+            and self.model is not None
+            and not getattr(self.model, "time", True)
+            and self.flow.prediction.keeps_data_tokens(self.flow.source)
+        )
 
     def _over_orders(self) -> Float[Tensor, " S"]:
-        """Disjoint source, carry-over, a network without a clock: positions settle one by one, in random order."""
+        """p_θ as a mean over all orders in which positions are unmasked, by dynamic programming."""
         probs = self.probs(self.at(0.5))[0]
         noisy = ~self.flow.vocab.is_data(self.space.states)
         left = noisy.sum(1)
@@ -287,7 +298,7 @@ def along(law: Tensor, matrix: Float[Tensor, "K out in"], axis: int) -> Tensor:
 
 
 def _outer(rows: Float[Tensor, "n l V"]) -> Float[Tensor, "n W"]:
-    """Per row, the product law of its l positions, flattened."""
+    """The product distribution of the l positions of each row, flattened."""
     out = rows.new_ones(len(rows), 1)
     for column in rows.unbind(1):
         out = (out[:, :, None] * column[:, None, :]).flatten(1)

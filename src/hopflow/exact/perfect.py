@@ -1,4 +1,4 @@
-"""The perfect network of a small flow, as a network: for samplers and estimators, which call it with mixed times."""
+"""Perfect: the exact posterior of a small flow as a network, for samplers and estimators."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ from .space import Space
 
 @dataclass(frozen=True, eq=False)
 class Perfect:
-    """Logits with which the flow's prediction is the exact posterior for independent pairs, by a sum over all data.
+    """A network whose prediction is the exact posterior for independent pairs, by a sum over all data sequences.
 
-    The sum leaves position i out, which is what Evidence means by logits; a prediction that adds no evidence of its
-    own gets it in the logits.
+    The sum leaves position i out, as the logits of Evidence do; for a prediction that adds no evidence, the logits
+    contain it.
     """
 
     flow: Flow
@@ -35,7 +35,7 @@ class Perfect:
             out = torch.zeros(len(xt), self.flow.vocab.data, dtype=torch.float64)
             logits.append(out.index_add(1, data[:, i], others).log())
         context = torch.stack(logits, 1)
-        context = torch.where(torch.isinf(context).all(-1, keepdim=True), 0.0, context)  # a state of probability 0
-        if self.flow.prediction.settles(self.flow.source):
+        context = torch.where(torch.isinf(context).all(-1, keepdim=True), 0.0, context)  # states of probability 0
+        if self.flow.prediction.has_finite_bounds(self.flow.source):
             return context
         return Evidence().log_probs(context, xt, rest.expand(xt.shape), self.flow.source)

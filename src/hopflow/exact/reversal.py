@@ -1,4 +1,4 @@
-"""The time reversal of an N-step sampler on an enumerable space: its kernels, its weights, and the exact bound."""
+"""The time reversal of an N-step sampler on an enumerable space: its kernels, weights, and the exact bound."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..network import clock_dtype, resting
+from ..network.caller import NetworkCaller
 from ..predictions import Evidence
 from ..velocities import Eta, eta_at, step_sizes
 from .oracle import Moment, Oracle
 from .space import Joint
 
 MAX_PATHS = 1 << 22
-"""Paths that are enumerated at most."""
+"""Largest number of paths that are enumerated."""
 
 
 def predictive_x0(oracle: Oracle, moment: Moment) -> Float[Tensor, "K S L V"]:
@@ -40,8 +40,8 @@ def predictive_x0(oracle: Oracle, moment: Moment) -> Float[Tensor, "K S L V"]:
 class Reversal:
     """Paths drawn backwards from x1, and their weights w = p0(x_0)·Π K_θ/b.  theory.md (B_R)
 
-    `x0` is the law p_{0|t} that tokens are renoised from, as for coupled pairs; without it tokens are renoised from the
-    source by the network's context, theory.md (R), with (c/p0)^gamma.
+    Tokens are redrawn from p_{0|t} if `x0` computes it, as for coupled pairs; otherwise from the source, with the
+    network's context in (c/p0)^gamma, theory.md (R).
     """
 
     oracle: Oracle
@@ -71,7 +71,7 @@ class Reversal:
         return beta[..., None] * self.oracle.p0 + (1 - beta[..., None]) * stay
 
     def _chance(self, n: int, after: Moment, share: Tensor) -> Float[Tensor, "S L"]:
-        """The chance that a token of x_{n+1} is renoised.  theory.md (R)"""
+        """The probability that a token of x_{n+1} is redrawn.  theory.md (R)"""
         vocab, x = self.oracle.flow.vocab, self.oracle.space.states
         if n + 1 == self.steps:
             return share.expand(x.shape)
@@ -82,19 +82,18 @@ class Reversal:
         beta = torch.where(is_data, beta, 0.0)
         now = self.oracle.at(float(self.times[n]))
         r, s = step_sizes(now.rest, self._gain(n), eta_at(self.eta, now.t)[:, None].expand_as(now.rest))
-        eta = s * (1 - after.rest) / (r * after.rest)  # s may be less than η asks for
+        eta = s * (1 - after.rest) / (r * after.rest)  # s is capped at 1 - r
         return (beta + eta * (share - beta)).clamp(max=1)
 
     def context(self, moment: Moment) -> Float[Tensor, "S L Vd"]:
-        """P(x1^i = x | the other positions), by the network: its prediction, with the evidence of xt divided out."""
+        """P(x1^i = x | the other positions) by the network: its prediction without the evidence of xt."""
         oracle, states = self.oracle, self.oracle.space.states
         assert oracle.model is not None, "without a network, pass x0=partial(predictive_x0, oracle)"
-        with resting(oracle.model):
-            t = moment.t.expand(len(states)).to(clock_dtype(oracle.model, torch.float64))
-            logits = oracle.model(states, t).double()
+        caller = NetworkCaller(oracle.model, plain_time=torch.float64)
+        logits = caller.logits(states, moment.t.expand(len(states))).double()
         rest, source = moment.rest.expand(states.shape), oracle.flow.source
         more = Evidence().shift(states, rest, source) - oracle.flow.prediction.shift(states, rest, source)
-        more = torch.where(torch.isfinite(more), more, 0.0)  # where a token is certain its context plays no part
+        more = torch.where(torch.isfinite(more), more, 0.0)  # where a token is certain, the context does not matter
         at = torch.arange(logits.shape[-1]) == states[..., None]
         return torch.where(at, logits - more[..., None], logits).softmax(-1)
 
@@ -108,7 +107,7 @@ class Reversal:
         return forth.T, back
 
     def mean_weight(self) -> Float[Tensor, " D"]:
-        """E w of each x1 by dynamic programming: p_θ^(N)(x1), or less where b cannot propose some paths."""
+        """E[w] of each x1 by dynamic programming: p_θ^(N)(x1), or less where b cannot propose some paths."""
         value = self._start
         for n in range(self.steps - 1, -1, -1):
             forth, back = self.step(n)
@@ -125,10 +124,10 @@ class Reversal:
         return total + _mean(law, -self.oracle.source_law.log())
 
     def law(self, x1: Int[Tensor, " L"]) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
-        """log w of every path back from x1 and its probability: the exact law of a weight."""
+        """log w of every path backwards from x1, and the probability of the path."""
         count = len(self.oracle.space.states)
         if count**self.steps > MAX_PATHS:
-            raise ValueError(f"{count}^{self.steps} paths are too many to enumerate (limit {MAX_PATHS:,})")
+            raise ValueError(f"{count}^{self.steps} paths are too many to enumerate (at most {MAX_PATHS:,}).")
         end, log_w, chance = self.oracle.space.ids(x1[None]), torch.zeros(1).double(), torch.ones(1).double()
         for n in range(self.steps - 1, -1, -1):
             forth, back = self.step(n)
@@ -149,7 +148,7 @@ class Reversal:
 
     @cached_property
     def _start(self) -> Float[Tensor, "D S"]:
-        """A row per x1: every path begins there."""
+        """One row per x1, where every path begins."""
         space = self.oracle.space
         return torch.eye(len(space.states), dtype=torch.float64)[space.ids(space.data)]
 

@@ -1,4 +1,4 @@
-"""All sequences of a small vocabulary, and laws over them."""
+"""All sequences over a small vocabulary, distributions of pairs, and networks given as tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..network import Network, clock_dtype, resting
+from ..network.caller import NetworkCaller
+from ..network.network import Network
 from ..vocab import Vocab
 
 MAX_STATES = 200_000
@@ -16,18 +17,18 @@ MAX_STATES = 200_000
 
 @dataclass(frozen=True)
 class Space:
-    """Every sequence of `length` tokens, in lexicographic order: the states of a flow."""
+    """All sequences of `length` tokens in lexicographic order: the states of a flow."""
 
     vocab: Vocab
     length: int
 
     def __post_init__(self) -> None:
         if self.length < 1:
-            raise ValueError(f"a sequence has at least one position; got length={self.length}")
+            raise ValueError(f"length must be an integer ≥ 1, got {self.length}.")
         if self.vocab.size**self.length > MAX_STATES:
             raise ValueError(
-                f"{self.vocab.size}^{self.length} states are too many to enumerate (limit {MAX_STATES:,}): "
-                f"take a smaller vocabulary or length, or estimate with nll_bound."
+                f"{self.vocab.size}^{self.length} states are too many to enumerate (at most {MAX_STATES:,}). "
+                f"Use a smaller vocabulary or length, or estimate with nll_bound."
             )
 
     @property
@@ -44,7 +45,7 @@ class Space:
 
     @cached_property
     def data(self) -> Int[Tensor, "D L"]:
-        """The states that hold data tokens only."""
+        """The states that contain data tokens only."""
         return _all(self.data_shape)
 
     def ids(self, x: Int[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
@@ -60,7 +61,7 @@ class Space:
         return torch.arange(len(self.states))[:, None, None] + step
 
     def law(self, token_probs: Float[Tensor, " V"]) -> Float[Tensor, " S"]:
-        """The law of i.i.d. positions."""
+        """The distribution of sequences with i.i.d. positions."""
         return token_probs[self.states].prod(1)
 
 
@@ -70,7 +71,7 @@ def _all(shape: tuple[int, ...]) -> Int[Tensor, "N L"]:
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """A coupling π as a list of pairs with their probabilities."""
+    """A distribution π of pairs (x0, x1), as a list of pairs with their probabilities."""
 
     x0: Int[Tensor, "P L"]
     x1: Int[Tensor, "P L"]
@@ -78,9 +79,7 @@ class Joint:
 
     def __post_init__(self) -> None:
         if not bool((self.weight >= 0).all()) or abs(float(self.weight.sum()) - 1) > 1e-9:
-            raise ValueError(
-                f"a coupling's probabilities must be ≥ 0 and sum to 1; they sum to {float(self.weight.sum()):.9g}"
-            )
+            raise ValueError(f"weight must be ≥ 0 and sum to 1; its sum is {float(self.weight.sum()):.9g}.")
 
     @classmethod
     def of(cls, space: Space, matrix: Float[Tensor, "S D"]) -> "Joint":
@@ -89,25 +88,29 @@ class Joint:
         return cls(space.states[i], space.data[j], matrix[i, j])
 
     def matrix(self, space: Space) -> Float[Tensor, "S D"]:
+        """π(x0, x1) as a matrix over all states and all data sequences."""
         data = Space(Vocab(space.vocab.data), space.length)
         out = torch.zeros(len(space.states), len(space.data), dtype=torch.float64)
         return out.index_put((space.ids(self.x0), data.ids(self.x1)), self.weight, accumulate=True)
 
 
 class Table:
-    """A denoiser that looks P(x1^i | xt) up for every state, position and data token, at all times alike."""
+    """A network given as a table of P(x1^i | xt) for every state, position and data token; independent of t."""
+
+    time = False
+    """The network does not depend on t."""
 
     def __init__(self, space: Space, probs: Float[Tensor, "S L Vd"]) -> None:
         sums = probs.sum(-1)
         if not bool((probs >= 0).all()) or not torch.allclose(sums, torch.ones_like(sums), atol=1e-6):
             raise ValueError(
-                f"a denoiser's probabilities must be ≥ 0 and sum to 1; sums reach from {sums.min():g} to {sums.max():g}"
+                f"probs must be ≥ 0 and sum to 1 over tokens; the sums lie in {sums.min():g} … {sums.max():g}."
             )
         self.space, self.logits = space, probs.double().log()
 
     @classmethod
     def of(cls, space: Space, rows: Sequence[tuple[Sequence[int], int, Sequence[float]]]) -> "Table":
-        """From a list of (state, position, probabilities); what is not listed is uniform."""
+        """From a list of (state, position, probabilities); other entries are uniform."""
         probs = torch.full(
             (len(space.states), space.length, space.vocab.data), 1 / space.vocab.data, dtype=torch.float64
         )
@@ -117,9 +120,8 @@ class Table:
 
     @classmethod
     def tabulate(cls, space: Space, network: Network) -> "Table":
-        """A network without a clock, evaluated once on every state."""
-        with resting(network):
-            logits = network(space.states, torch.zeros(len(space.states), dtype=clock_dtype(network)))
+        """The table of a network that does not depend on t, evaluated once on every state."""
+        logits = NetworkCaller(network).logits(space.states, torch.zeros(len(space.states)))
         return cls(space, logits.double().softmax(-1))
 
     def __call__(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:

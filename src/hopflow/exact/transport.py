@@ -1,4 +1,4 @@
-"""Exact transport: dynamic and Kantorovich cost of a coupling, its information, couplings made by minibatches."""
+"""Exact transport: dynamic and Kantorovich cost of a coupling, its information, and minibatch couplings."""
 
 from collections.abc import Callable
 from itertools import product
@@ -23,7 +23,7 @@ def kantorovich_cost(oracle: Oracle, dissimilarity: Float[Tensor, "V V"]) -> flo
 
 
 def dynamic_cost(oracle: Oracle, dissimilarity: Float[Tensor, "V V"]) -> float:
-    """∫ Σ p_t(xt) Σ_i Σ_x u(x, xt) s(xt^i, x) dt of the true velocity of the coupling.
+    """∫ Σ p_t(xt) Σ_i Σ_x u(x, xt) s(xt^i, x) dt for the true velocity of the coupling.
 
     Eq. (11) [discrete_dynamic_formulation]
     """
@@ -47,10 +47,10 @@ def mutual_information(joint: Joint, space: Space) -> float:
 def chosen_rows(
     source: Source, x1: Int[Tensor, "n L"], plan: Callable[[Tensor, Tensor], Float[Tensor, "n n"]]
 ) -> tuple[Float[Tensor, "n S"], Float[Tensor, " n"]]:
-    """What a minibatch coupling does to the source, over all batches of n source rows.
+    """π(x0 | x1_j) of a minibatch coupling and its information, by enumeration of all batches of n source rows.
 
-    For fixed data rows and a rule plan(x0, x1) = T with rows that sum to 1: π(x0 | x1_j), the law of the row that T
-    picks for data row j, and E KL(T_j ‖ uniform), the information that bounds KL(π(·|x1_j) ‖ p0).  theory.md §4
+    plan(x0, x1) = T has rows that sum to 1. Returns π(x0 | x1_j), the distribution of the source row that T draws for
+    data row j, and E KL(T_j ‖ uniform), the information that bounds KL(π(·|x1_j) ‖ p0).  theory.md §4
     """
     n, length = x1.shape
     space = Space(source.vocab, length)

@@ -1,4 +1,4 @@
-"""A small convolutional network for texts in which only nearby tokens matter, such as Morse code."""
+"""A small convolutional network, for texts in which only nearby tokens matter, such as Morse code."""
 
 import torch
 from jaxtyping import Float, Int
@@ -7,9 +7,9 @@ from torch.nn.functional import dropout as drop
 from torch.nn.functional import gelu
 
 from ..vocab import Vocab
+from .block_stack import check_dropout, check_tokens
 from .model import Model
 from .sizes import Size
-from .stack import check_dropout, check_tokens
 
 KERNEL = 7
 """Tokens that one layer reads, centred at its own position."""
@@ -35,7 +35,7 @@ class Convolutional(Model):
 
     @property
     def table(self) -> Float[Tensor, "V D"]:
-        """The embedding of every token, which a transport cost in embedding space reads."""
+        """The token embeddings, which a transport cost in embedding space reads."""
         return self.embedding.weight
 
     def forward(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:

@@ -1,7 +1,5 @@
 """Model: a network that a config file can describe."""
 
-from typing import ClassVar
-
 from torch import nn
 
 
@@ -10,6 +8,3 @@ class Model(nn.Module):
 
     `save_pretrained` stores these arguments, and `from_pretrained` builds the network from them.
     """
-
-    ADDED: ClassVar[tuple[str, ...]] = ()
-    """Arguments that files of earlier versions lack: their defaults are used."""

@@ -1,31 +1,33 @@
-"""Sizes: how deep and how wide a transformer is."""
+"""Sizes: layers, width and heads of a transformer."""
 
 from dataclasses import dataclass
 
-from ..hints import did_you_mean
+from ..system.hints import did_you_mean
 
 
 @dataclass(frozen=True)
 class Size:
-    """Blocks, numbers per token, and attention heads, which share the width equally."""
+    """Number of blocks, numbers per token, and attention heads, which share the width equally."""
 
     layers: int
     width: int
     heads: int
 
     def __post_init__(self) -> None:
-        # far beyond use; a damaged file should not keep a machine busy
+        # far more than anyone uses: a damaged file must not allocate all memory
         if not (1 <= self.layers <= 1000 and 1 <= self.width <= 1 << 16 and 1 <= self.heads <= self.width):
-            raise ValueError(f"a transformer has 1 to 1000 layers, a width of 1 to 65536 and at least one head; {self}")
+            raise ValueError(
+                f"a transformer has 1 to 1000 layers, a width of 1 to 65536 and 1 to width heads, got {self}"
+            )
         if self.width % (2 * self.heads):
             raise ValueError(
-                f"every head gets an equal and even part of the width (rotary positions turn pairs of numbers); "
-                f"{self.width} / {self.heads} is not"
+                f"width must be a multiple of 2·heads (rotary embedding rotates pairs of numbers), "
+                f"got width={self.width}, heads={self.heads}"
             )
 
     @classmethod
     def of(cls, size: "str | Size") -> "Size":
-        """A size by its name, or as it is."""
+        """The size with this name; a Size is returned unchanged."""
         if isinstance(size, Size):
             return size
         if size not in SIZES:
@@ -34,7 +36,7 @@ class Size:
         return SIZES[size]
 
 
-# heads are 64 wide, in `micro` and `tiny` 32: one or two heads would be few
+# the head width is 64, in `micro` and `tiny` 32: otherwise they would have one or two heads
 SIZES = {
     "micro": Size(3, 64, 2),
     "tiny": Size(3, 128, 4),
@@ -42,4 +44,4 @@ SIZES = {
     "small": Size(12, 768, 12),
     "medium": Size(24, 1024, 16),
 }
-"""`small` is the paper's and GPT-2's. App. C [C]"""
+"""`small` is the size of the paper and of GPT-2. App. C [C]"""

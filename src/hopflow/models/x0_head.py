@@ -4,16 +4,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..bounds.x0_posterior import smoothed, x0_nats
 from ..paths import PathSample
 from ..vocab import Vocab
-from ..x0_prediction import smoothed, x0_nats
 from .blocks import zero
 
 
 class X0Head(nn.Module):
     """Logits over all tokens from a network's features, and the token frequencies of the data.
 
-    Its loss does not reach the network: features are detached, so that what else is learned does not change.
+    The features are detached, so that its loss does not change the training of the rest of the network.
     """
 
     unigram: Tensor
@@ -24,7 +24,7 @@ class X0Head(nn.Module):
         self.register_buffer("unigram", torch.full((vocab.data,), 1 / vocab.data))
 
     def fit(self, counts: Int[Tensor, " Vd"]) -> None:
-        """Store the smoothed token frequencies of a text."""
+        """Store the smoothed token frequencies of a text, from its token counts."""
         self.unigram.copy_(smoothed(counts))
 
     def forward(self, features: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
@@ -32,5 +32,5 @@ class X0Head(nn.Module):
         return out
 
     def nats(self, features: Float[Tensor, "B L D"], sample: PathSample) -> Float[Tensor, " B"]:
-        """What x0 costs, sequence by sequence."""
+        """-log p(x0 | xt) of each sequence."""
         return x0_nats(self.linear, features.detach(), sample, self.unigram)

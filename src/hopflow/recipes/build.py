@@ -1,5 +1,6 @@
-"""Build: from a recipe to the objects that are trained."""
+"""From a recipe to the objects that are trained: corpus, flow and network."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,21 +9,22 @@ import torch
 from torch import nn
 
 from .. import data
-from ..couplings import Independent
 from ..data import Corpus
 from ..flow import Flow
-from ..models import Causal, Convolutional, Model, Transformer
-from ..pretrained import from_pretrained
-from ..training.checkpoint import restore
-from ..training.loop import Logger, Run, train
-from ..training.streams import Seeded, stream_seed
-from .choices import choose, kind_of
+from ..models import Causal, Convolutional, Size, Transformer
+from ..runs.checkpoint import restore
+from ..runs.custom_network import is_class, named_class
+from ..runs.pretrained import from_pretrained
+from ..runs.rng import Seeded, stream_seed
+from ..training.loop import Logger
+from ..training.train import Run, train
+from .components import choose, kind_of
 from .recipe import Recipe
 
 
 @dataclass(frozen=True)
 class Built:
-    """A recipe with its text read and its network made."""
+    """A recipe with its corpus, flow and network."""
 
     recipe: Recipe
     corpus: Corpus
@@ -42,6 +44,7 @@ class Built:
         logger: Logger | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Run:
+        """Train the network, or resume the run in its folder; see `hf.train`."""
         return train(
             self.model,
             self.flow,
@@ -55,7 +58,7 @@ class Built:
 
 
 def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], None] | None = None) -> Built:
-    """Read the text, fit the source to it, and make the network with the seed's weights, or with those of `init`."""
+    """Read the text, fit the source to it, and make the network; its weights follow from `seed`, or from `init`."""
     corpus = data.load(
         recipe.data,
         recipe.tokens,
@@ -73,8 +76,10 @@ def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], No
     return Built(recipe, corpus, flow, model)
 
 
-def _network(recipe: Recipe, flow: Flow | None, vocab_size: int) -> Model:
-    """The network that a recipe names, with weights from torch's default generator, or from that of `Seeded`."""
+def _network(recipe: Recipe, flow: Flow | None, vocab_size: int) -> nn.Module:
+    """The network that a recipe names; its weights are drawn from torch's default generator."""
+    if is_class(recipe.model):
+        return _custom_network(recipe, flow)
     size, dropout = recipe.size, recipe.dropout
     if recipe.predict_x0 and recipe.model != "transformer":
         raise ValueError(f"predict_x0=true needs model=transformer, got model={recipe.model}")
@@ -92,15 +97,39 @@ def _network(recipe: Recipe, flow: Flow | None, vocab_size: int) -> Model:
     )
 
 
+def _custom_network(recipe: Recipe, flow: Flow | None) -> nn.Module:
+    """A network of the user's class, called with those settings that its constructor takes."""
+    assert flow is not None  # only model=causal has none
+    cls = named_class(recipe.model)
+    offered = {
+        "vocab": flow.vocab,
+        "length": recipe.length,
+        "size": Size.of(recipe.size),
+        "dropout": recipe.dropout,
+        "time": recipe.time,
+        "recompute": recipe.recompute,
+        "predict_x0": recipe.predict_x0,
+    }
+    taken = [p for p in inspect.signature(cls).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    unknown = [p.name for p in taken if p.name not in offered and p.default is p.empty]
+    if unknown:
+        raise ValueError(
+            f"model={recipe.model} needs {', '.join(unknown)}, which no setting provides: give it a default, or train "
+            f"from Python with hf.train. A constructor may take {', '.join(offered)}"
+        )
+    return cls(**{p.name: offered[p.name] for p in taken if p.name in offered})
+
+
 def flow_of(recipe: Recipe, counts: torch.Tensor) -> Flow:
-    """The flow that a recipe names, for a text with these token counts."""
+    """The flow of a recipe, for a text with these token counts."""
     offered = {"cost": choose("cost", recipe.cost), "eps": recipe.eps, "draw": choose("draw", recipe.draw)}
-    if kind_of("coupling", recipe.coupling) is Independent:
-        offered = {}  # it would only report this cost, and read the embedding table at every step for it
+    coupling = choose("coupling", recipe.coupling, **offered)
+    if coupling.is_identity:  # it would compute the cost at every step, only to report it
+        coupling = choose("coupling", recipe.coupling)
     return Flow(
         kind_of("source", recipe.source).fit(counts, recipe.masks),
         choose("schedule", recipe.schedule),
         choose("prediction", recipe.prediction),
-        choose("coupling", recipe.coupling, **offered),
+        coupling,
         choose("objective", recipe.objective),
     )

@@ -1,7 +1,7 @@
-"""The paper's runs, by the names of its tables, and each of them in a laptop's size.
+"""The runs of the paper by the names of its tables, each also in a laptop size (NAME_laptop).
 
-A recipe is its difference from another one. The paper does not say what its logits mean; every recipe here names its
-prediction, Evidence, under which all bounds are finite (docs/theory.md §6).
+A recipe is defined by its differences from another one. The paper does not state what its logits mean; all recipes use
+the prediction Evidence, for which every bound is finite (docs/theory.md §6).
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..training.settings import nearest
 from .recipe import Recipe
-from .text import TEXT
+from .text_file import TEXT
 
 LAPTOP = "_laptop"
 
@@ -37,14 +37,17 @@ def dfm_b() -> Recipe:
 
 
 def dfm_b_sinkhorn() -> Recipe:
+    """Bag-of-words source with a Sinkhorn coupling."""
     return replace(dfm_b(), coupling="sinkhorn", eps=0.01)
 
 
 def dfm_b_exact() -> Recipe:
+    """Bag-of-words source with exact OT."""
     return replace(dfm_b(), coupling="exact")
 
 
 def dfm_b_exact_ema() -> Recipe:
+    """Exact OT whose cost uses an average of the embedding table."""
     return replace(dfm_b_exact(), ot_ema=0.99999)
 
 
@@ -64,11 +67,12 @@ def dfm_n() -> Recipe:
 
 
 def dfm_s() -> Recipe:
-    """One mask, the bound itself as the loss, which is MD4's."""
+    """One mask, the bound as the loss, as in MD4."""
     return replace(dfm_o(), objective="bound:0")
 
 
 def dfm_n_1024() -> Recipe:
+    """dfm_n with sequences of 1024 tokens."""
     return replace(dfm_n(), length=1024)
 
 
@@ -78,14 +82,17 @@ def dfm_mmf() -> Recipe:
 
 
 def dfm_mmf_sinkhorn() -> Recipe:
+    """Multiple masks with a Sinkhorn coupling."""
     return replace(dfm_mmf(), coupling="sinkhorn", eps=0.01)
 
 
 def dfm_mmf_exact() -> Recipe:
+    """Multiple masks with exact OT."""
     return replace(dfm_mmf(), coupling="exact")
 
 
 def dfm_mmf_exact_ema() -> Recipe:
+    """Multiple masks; exact OT whose cost uses an average of the embedding table."""
     return replace(dfm_mmf_exact(), ot_ema=0.99999)
 
 
@@ -100,16 +107,17 @@ def dfm_mmf_256() -> Recipe:
 
 
 def dfm_mmf_256_exact_ema() -> Recipe:
+    """256 masks; exact OT whose cost uses an average of the embedding table."""
     return replace(dfm_mmf_256(), coupling="exact", ot_ema=0.99999)
 
 
 def dfm_mmf_learned_cost() -> Recipe:
-    """What the network says of x1 given x0 as the cost. Ablation 4"""
+    """The network's likelihood of x1 given x0 as the cost. Ablation 4"""
     return replace(dfm_mmf_exact(), cost="one_step_likelihood")
 
 
 def ar() -> Recipe:
-    """The autoregressive baseline, and a judge."""
+    """The autoregressive baseline; can serve as a judge."""
     return replace(dfm_b(), model="causal")
 
 
@@ -121,23 +129,27 @@ def morse() -> Recipe:
 
 
 def morse_sinkhorn_0p1() -> Recipe:
+    """Morse code with a Sinkhorn coupling, eps = 0.1."""
     return replace(morse(), coupling="sinkhorn", eps=0.1)
 
 
 def morse_sinkhorn_0p01() -> Recipe:
+    """Morse code with a Sinkhorn coupling, eps = 0.01."""
     return replace(morse(), coupling="sinkhorn", eps=0.01)
 
 
 def morse_exact() -> Recipe:
+    """Morse code with exact OT."""
     return replace(morse(), coupling="exact")
 
 
 def shakespeare() -> Recipe:
-    """The same text as it is, letter by letter. App. C.1 [C1]"""
+    """Shakespeare by characters. App. C.1 [C1]"""
     return replace(morse(), tokens="char")
 
 
 def shakespeare_exact() -> Recipe:
+    """Shakespeare by characters with exact OT."""
     return replace(shakespeare(), coupling="exact")
 
 
@@ -170,7 +182,7 @@ PAPER: tuple[Callable[[], Recipe], ...] = (
 
 
 def laptop(recipe: Recipe) -> Recipe:
-    """The same in a size that two CPU cores train in minutes: a tiny network, and Shakespeare for the web's text."""
+    """A recipe in a size that two CPU cores train in minutes: a tiny network, on Shakespeare in place of web text."""
     text = recipe.tokens == "gpt2"
     return replace(
         recipe,
@@ -194,7 +206,7 @@ def laptop(recipe: Recipe) -> Recipe:
 
 
 def names() -> list[str]:
-    """Every recipe's name."""
+    """The names of all recipes."""
     paper = [f"{recipe.__name__}{ending}" for recipe in PAPER for ending in ("", LAPTOP)]
     return [*(recipe.__name__ for recipe in TEXT), *paper]
 

@@ -1,70 +1,83 @@
-"""Recipe: one row of a table, from the text to the last number of its training."""
+"""Recipe: all settings of a run, from its text to the last number of its training."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from ..models.sizes import Size
+from ..runs.custom_network import is_class
 from ..training.settings import Settings, learns, nearest, runs
-from .choices import choose, kind_of
+from .components import choose, kind_of
 
 MODELS = ("transformer", "convolutional", "causal")
 
 
 @dataclass(frozen=True)
 class Recipe(Settings):
-    """The keys of a run. What is written by name here becomes objects when the text is known (`build`)."""
+    """All settings of a run. Components are given by name; `build` makes the objects once the text is read."""
 
-    name: str = runs("own", "what this recipe is called")
-    base: str | None = runs(None, "defaults for a text file: text, or text_gpu on a CUDA device")
-    data: str = runs("docs", "a file, a folder, - for stdin, or a corpus of `hopflow data list`")
-    tokens: str = learns("char", "auto (by the text's size), char, byte, morse, bpe:SIZE, gpt2, or a tokenizer file")
-    length: int = learns(128, "tokens of a sequence")
-    pack: bool = learns(True, "documents one after another; false pads each of them and leaves the padding out")
-    holdout: float = learns(0.02, "part of the documents that is kept for evaluation")
-    model: str = learns("transformer", "transformer, convolutional, or causal: the autoregressive baseline")
-    size: str = learns("tiny", "micro, tiny, mini, small or medium")
-    dropout: float = learns(0.1, "part of the activations that is dropped while learning")
-    time: bool = learns(True, "the network is told t; a disjoint source can do without")
-    recompute: bool = runs(False, "keep no activations of the network's blocks: slower, less memory")
-    source: str = learns("multimask", "where x0 comes from: mask, multimask, uniform, bag_of_words")
-    masks: int | None = learns(None, "mask tokens of multimask; as many as data tokens")
-    schedule: str = learns("linear", "how far along: linear, cosine, polynomial:2")
-    prediction: str = learns("evidence", "what logits mean: evidence, carry, plain")
-    objective: str = learns("cross_entropy", "what is minimised: cross_entropy, noisy_cross_entropy, bound:0")
-    coupling: str = learns("independent", "which x0 meets which x1: independent, exact, sinkhorn")
-    cost: str = learns("hamming", "of the coupling: hamming, squared_embedding, one_step_likelihood")
-    eps: float = learns(0.01, "of sinkhorn: its entropy, relative to the largest cost")
-    draw: str = learns("rows", "of sinkhorn: rows draws from the plan with repeats, permutation without")
-    predict_x0: bool = runs(False, "train a second head that predicts x0; the bound br of coupled pairs needs it")
-    init: str | None = learns(None, "a run whose weights to start from")
-    out: str | None = runs(None, "the run's folder; runs/NAME")
+    name: str = runs("own", "name of the recipe; the run is written to runs/NAME")
+    base: str | None = runs(None, "recipe of the defaults for a text file: text, or text_gpu on a CUDA device")
+    data: str = runs(
+        "docs", "text: docs (Python's reference text), a file, a folder, - for stdin, or a name of `hopflow data list`"
+    )
+    tokens: str = learns(
+        "char",
+        "tokenizer: auto, char, morse, byte, bpe:SIZE, gpt2, or the path of a tokenizer.json; "
+        "auto depends on the size of the text",
+    )
+    length: int = learns(128, "number of tokens per sequence")
+    pack: bool = learns(True, "concatenate documents; false pads each document and masks the padding in the loss")
+    holdout: float = learns(0.02, "fraction of the documents held out for evaluation")
+    model: str = learns(
+        "transformer", "network; causal is the autoregressive baseline, package.module:Class is your own class"
+    )
+    size: str = learns("tiny", "size of the network: micro, tiny, mini, small or medium")
+    dropout: float = learns(0.1, "dropout probability")
+    time: bool = learns(True, "condition the network on t (optional for mask sources)")
+    recompute: bool = runs(False, "recompute activations in the backward pass (checkpointing): less memory, slower")
+    source: str = learns("multimask", "noise that sampling starts from (x0)")
+    masks: int | None = learns(None, "only for source=multimask: number of mask tokens")
+    schedule: str = learns("linear", "schedule k(t) from source to data; polynomial:N has exponent N")
+    prediction: str = learns("evidence", "meaning of the network's logits")
+    objective: str = learns("cross_entropy", "loss; bound:ETA is the NLL bound of the sampler with that η")
+    coupling: str = learns(
+        "independent", "how noise (x0) is paired with text (x1); exact and sinkhorn use optimal transport"
+    )
+    cost: str = learns("hamming", "cost of a pair (x0, x1) that the coupling minimizes")
+    eps: float = learns(0.01, "only for coupling=sinkhorn: entropic regularization, relative to the largest cost")
+    draw: str = learns(
+        "rows", "only for coupling=sinkhorn: draw pairs with (rows) or without (permutation) replacement"
+    )
+    predict_x0: bool = runs(False, "train a second head that predicts x0: a tighter bound br for coupled flows")
+    init: str | None = learns(None, "folder of a run with the initial weights")
+    out: str | None = runs(None, "folder of the run")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.holdout < 1:
-            raise ValueError(f"holdout is a part of the documents, at least 0 and below 1; got {self.holdout}")
+            raise ValueError(f"holdout must be a fraction ≥ 0 and below 1, got {self.holdout}")
         if self.length < 1:
-            raise ValueError(f"length must be at least 1; got {self.length}")
+            raise ValueError(f"length must be an integer ≥ 1, got {self.length}")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is a part of the activations, at least 0 and below 1; got {self.dropout}")
+            raise ValueError(f"dropout must be a probability ≥ 0 and below 1, got {self.dropout}")
         if self.masks is not None and self.masks < 1:
-            raise ValueError(f"masks must be at least 1; got {self.masks}")
+            raise ValueError(f"masks must be an integer ≥ 1, got {self.masks}")
         Size.of(self.size)
-        if self.model not in MODELS:
-            raise ValueError(f"model={self.model} is not known; {nearest(self.model, list(MODELS))}")
+        if self.model not in MODELS and not is_class(self.model):
+            raise ValueError(f"model={self.model} is unknown; {nearest(self.model, list(MODELS))}")
         for key in ("source", "coupling", "cost"):
             kind_of(key, getattr(self, key))
+        if ":" in self.source:
+            raise ValueError(f"source={self.source}: a source takes no numbers, it is fitted to the text")
         for key in ("schedule", "prediction", "objective", "draw"):
             choose(key, getattr(self, key))
 
     @classmethod
     def read(cls, keys: Mapping[str, Any], base: "Recipe | None" = None) -> "Recipe":
-        """From keys and values as a file or a command line gives them; each is checked against its type."""
+        """A recipe from keys and values of a file or a command line, on top of `base`; each value is checked."""
         known = {f.name: f for f in fields(cls)}
         values = {} if base is None else {name: getattr(base, name) for name in known}
         for key, value in keys.items():
@@ -74,32 +87,18 @@ class Recipe(Settings):
         return cls(**values)
 
 
-def from_toml(file: Path) -> Recipe:
-    """A user's own recipe: keys and values, and `base`, the recipe it differs from."""
-    from .paper import named
-
-    try:
-        keys = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{file} is not a TOML file: {error}") from None
-    base = keys.pop("base", None)
-    if base is not None and not isinstance(base, str):
-        raise ValueError(f"{file}: base is the name of a recipe; got {base!r}")
-    return Recipe.read({"name": file.stem, **keys}, None if base is None else named(base))
-
-
 def _value(key: str, kind: Any, value: Any) -> Any:
-    """A value of the key's type: text from a command line is read as that type, nothing else is converted."""
+    """A value of the setting's type: text is parsed, other values are not converted."""
     kinds = getattr(kind, "__args__", ())
-    # a text key may be a folder that is called auto
+    # for a text setting, auto may be the name of a folder
     if type(None) in kinds and (value in ("none", "") or (value == "auto" and str not in kinds)):
         return None
     try:
         return TypeAdapter(kind).validate_strings(value) if isinstance(value, str) else _strict(kind, value)
     except ValidationError as error:
-        said = error.errors()[0]["msg"].removeprefix("Input should be a valid ").partition(",")[0]
-        wanted = {"integer": "a whole number", "boolean": "true or false", "number": "a number"}.get(said, said)
-        raise ValueError(f"{key}={value}: {wanted} is expected") from None
+        reason = error.errors()[0]["msg"].removeprefix("Input should be a valid ").partition(",")[0]
+        wanted = {"integer": "an integer", "boolean": "true or false", "number": "a number"}.get(reason, reason)
+        raise ValueError(f"{key}={value}: expected {wanted}") from None
 
 
 def _strict(kind: Any, value: Any) -> Any:

@@ -1,5 +1,6 @@
-"""Resolve: the recipe that a word on the command line means."""
+"""The recipe that an argument of the command line names."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,36 +8,39 @@ from typing import Any
 
 import torch
 
-from ..data.corpora import is_corpus
-from ..training.folder import is_run, read_recipe
+from ..data.named_corpora import is_corpus
+from ..runs.custom_network import is_class, load_class
+from ..runs.run_folder import is_run, read_recipe
 from ..training.settings import nearest
 from .paper import named, names
-from .recipe import Recipe, from_toml
-from .text import TEXT
+from .recipe import Recipe
+from .text_file import TEXT
 
 
 def resolve(word: str, keys: Mapping[str, Any] | None = None, *, fresh: bool = False) -> Recipe:
-    """A recipe's name, a .toml with one, a run folder, or a text to train on, by file or name; then changed by keys.
+    """The recipe for a recipe's name, a .toml file, a run folder, or a text (a file or a corpus), changed by `keys`.
 
-    `fresh`: for a new folder, so that a run that is already in the usual one decides nothing.
+    With `fresh`, for a new folder, a run that exists in the default folder does not determine the defaults.
     """
     keys = keys or {}
+    if is_class(str(keys.get("model", ""))):
+        load_class(str(keys["model"]))  # only here, where the user has typed it: a file must not cause an import
     if _is_text(word):
         return Recipe.read(keys, own_text(word, keys, fresh=fresh))
     if "base" in keys:
-        raise ValueError(f"base chooses the defaults for a text file, and {word} is not one; leave base out")
+        raise ValueError(f"base chooses the defaults for a text file, which {word} is not: omit base")
     return Recipe.read(keys, _base(word))
 
 
 def own_text(data: str, keys: Mapping[str, Any], *, fresh: bool = False) -> Recipe:
-    """The defaults for a text: those that its run has started with, or else those for the device."""
+    """The defaults for a text: those with which its run was started, or those for the device."""
     name = "stdin" if data == "-" else Path(data).name.partition(".")[0] or "own"
     folder = Path(keys.get("out") or Path("runs") / keys.get("name", name))
     stored = read_recipe(folder)["recipe"].get("base") if is_run(folder) and not fresh else None
     base = keys.get("base") or stored or _for_device(keys.get("device", "auto"))
     known = [recipe.__name__ for recipe in TEXT]
     if base not in known:
-        raise ValueError(f"base={base} is not known; {nearest(str(base), known)}")
+        raise ValueError(f"base={base} is unknown; {nearest(str(base), known)}")
     return replace(named(base), name=name, data=data)
 
 
@@ -49,7 +53,7 @@ def _is_text(word: str) -> bool:
     path = Path(word)
     if path.suffix == ".toml" or (path.is_dir() and is_run(path)):
         return False
-    # a name with a suffix is meant as a file even where it does not exist: the reader says so
+    # a name with a suffix is a file, even if it does not exist: reading it raises the error
     if word == "-" or path.suffix or path.exists():
         return True
     return word not in names() and is_corpus(word)
@@ -60,5 +64,17 @@ def _base(word: str) -> Recipe:
     if path.suffix == ".toml":
         return from_toml(path)
     if path.is_dir() and is_run(path):
-        return replace(Recipe.read(read_recipe(path)["recipe"]), out=word)  # it goes on where it is, also if moved
+        return replace(Recipe.read(read_recipe(path)["recipe"]), out=word)  # resumed where it is, also if it was moved
     return named(word)
+
+
+def from_toml(file: Path) -> Recipe:
+    """The recipe of a TOML file: keys and values, and `base`, the recipe whose other values it takes."""
+    try:
+        keys = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{file} is not a TOML file: {error}") from None
+    base = keys.pop("base", None)
+    if base is not None and not isinstance(base, str):
+        raise ValueError(f"{file}: base must be the name of a recipe, got {base!r}")
+    return Recipe.read({"name": file.stem, **keys}, None if base is None else named(base))

@@ -10,48 +10,47 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import atomic
-from .compose import compose
+from ..bounds.estimate import for_json
+from ..system import atomic
+from .blocks import Block, Collapsible, Figure
 from .figures import standalone
-from .markdown import document
-from .numbers import json_ready
-from .page import page
-from .section import Block, Figure, Folded
-from .story import Story, named
+from .markdown import render_markdown
+from .page import render_page
+from .run_data import RunData, unique_names
+from .sections import compose
 
 FILE, FIGURES = "report.html", "report"
-Told = Story | Path | str
-"""A run: its story, or its folder."""
+RunOrFolder = RunData | Path | str
 
 
-def write(runs: Told | Sequence[Told], out: Path | str | None = None) -> Path:
-    """Write the report on one or several runs, each a folder or a story; return the path of the page.
+def write(runs: RunOrFolder | Sequence[RunOrFolder], out: Path | str | None = None) -> Path:
+    """Write the report on one or several runs, each a folder or a RunData; return the path of the page.
 
-    `out` is the folder to write to: by default the folder of a single run, `./report` for several.
+    `out` is the folder to write to: by default the folder of a single run, and `./report` for several.
     """
-    stories = told([runs] if isinstance(runs, Story | Path | str) else runs)
-    folder = Path(out) if out is not None else stories[0].folder if len(stories) == 1 else Path(FIGURES)
-    report = compose(stories)
-    drawings = folder / FIGURES
-    drawings.mkdir(parents=True, exist_ok=True)
+    loaded = load_runs([runs] if isinstance(runs, RunData | Path | str) else runs)
+    folder = Path(out) if out is not None else loaded[0].folder if len(loaded) == 1 else Path(FIGURES)
+    report = compose(loaded)
+    figures = folder / FIGURES
+    figures.mkdir(parents=True, exist_ok=True)
     for figure in (figure for section in report.sections for figure in _figures(section.blocks)):
-        atomic.write(drawings / f"{figure.name}.svg", standalone(figure).encode())
-        atomic.write(drawings / f"{figure.name}.png", figure.png)
-    text = json.dumps(json_ready(report.as_json()), indent=1, allow_nan=False)
+        atomic.write(figures / f"{figure.name}.svg", standalone(figure).encode())
+        atomic.write(figures / f"{figure.name}.png", figure.png)
+    text = json.dumps(for_json(report.as_json()), indent=1, allow_nan=False)
     atomic.write(folder / "report.json", f"{text}\n".encode())
-    atomic.write(folder / "report.md", document(report, FIGURES).encode(errors="replace"))
-    atomic.write(folder / FILE, page(report).encode(errors="replace"))
+    atomic.write(folder / "report.md", render_markdown(report, FIGURES).encode(errors="replace"))
+    atomic.write(folder / FILE, render_page(report).encode(errors="replace"))
     return folder / FILE
 
 
-def told(runs: Sequence[Told]) -> list[Story]:
+def load_runs(runs: Sequence[RunOrFolder]) -> list[RunData]:
     """The runs, each with a unique name."""
-    names = named([run.folder if isinstance(run, Story) else Path(run) for run in runs])
-    stories = [run if isinstance(run, Story) else Story.load(run) for run in runs]
-    return [story.renamed(name) for story, name in zip(stories, names, strict=True)]
+    names = unique_names([run.folder if isinstance(run, RunData) else Path(run) for run in runs])
+    loaded = [run if isinstance(run, RunData) else RunData.load(run) for run in runs]
+    return [run.renamed(name) for run, name in zip(loaded, names, strict=True)]
 
 
 def _figures(blocks: Sequence[Block]) -> list[Figure]:
-    """All figures, also folded ones."""
-    folded = [figure for block in blocks if isinstance(block, Folded) for figure in _figures(block.blocks)]
-    return [*(block for block in blocks if isinstance(block, Figure)), *folded]
+    """All figures, including those in collapsible blocks."""
+    inner = [figure for block in blocks if isinstance(block, Collapsible) for figure in _figures(block.blocks)]
+    return [*(block for block in blocks if isinstance(block, Figure)), *inner]

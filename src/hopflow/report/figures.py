@@ -1,7 +1,7 @@
-"""Drawing of figures: SVG whose colours a page may change, and the same as PNG.
+"""Figures drawn by matplotlib, as SVG for the page and as PNG.
 
-Every colour of the palette is drawn as it is, and named in the SVG: `var(--c0, #2a6fbb)`. A page that sets --c0
-recolours it, one that does not shows the colour itself. Text stays text. The same numbers give the same bytes.
+The SVG refers to each colour by a CSS variable with a default, `var(--c0, #2a6fbb)`: the page sets --c0 for its light
+and dark schemes. Text stays text. Equal numbers result in equal bytes.
 """
 
 import io
@@ -11,23 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from .legible import legible
-from .section import Figure
+from ..system.safe_text import printable
+from .blocks import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .series import Series
+    from .numbers import StepSeries
 
 INK, SOFT, GRID = "#23272e", "#5d6570", "#dfe3e8"
 CYCLE = ("#2a6fbb", "#d0620f", "#178568", "#b3478f", "#8a6d0b", "#4f4fc4", "#a8323e", "#3a8fa8")
-"""Run k has colour k everywhere; chosen to differ also for colour-blind readers, on light and dark pages."""
+"""Run k has colour k in every figure; the colours differ for colour-blind readers, too."""
 VARIABLES = {INK: "--ink", SOFT: "--soft", GRID: "--grid", **{hexa: f"--c{k}" for k, hexa in enumerate(CYCLE)}}
 WIDTH, HEIGHT = 4.6, 2.9
-"""Inches of one panel; text of 9 points is then readable in half a page and on a phone."""
+"""Inches of one panel: text of 9 points is readable at half the width of a page and on a phone."""
 DPI = 160
-FEW, MANY = 12, 40
-"""Points up to which each is marked, and up to which each has an error bar."""
+MAX_MARKERS, MAX_ERROR_BARS = 12, 40
+"""Lines with fewer points have markers, and lines with at most this many have error bars."""
 THEME: dict[str, Any] = {
     "font.size": 9,
     "font.family": "DejaVu Sans",
@@ -63,16 +63,16 @@ THEME: dict[str, Any] = {
 
 
 def colour(run: int) -> str:
-    """The colour of a run, by its place among the runs."""
+    """The colour of run number `run`."""
     return CYCLE[run % len(CYCLE)]
 
 
 def dashes(run: int) -> str:
-    """The line style of a run, for more runs than colours."""
+    """The line style of run number `run`: it changes when the colours repeat."""
     return ("-", "--", ":", "-.")[run // len(CYCLE) % 4]
 
 
-def drawn(
+def draw_figure(
     name: str,
     caption: str,
     paint: Callable[..., None],
@@ -82,14 +82,14 @@ def drawn(
     height: float = HEIGHT,
     data: Mapping[str, Any] | None = None,
 ) -> Figure:
-    """A figure with panels side by side; `paint` is called with their axes, one argument for each."""
+    """A figure with panels side by side; `paint` draws on their axes, one argument per panel."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
     theme: Any = {**THEME, "svg.hashsalt": name}
     with matplotlib.rc_context(theme), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a font without some script's letters, an axis that holds one value
+        warnings.simplefilter("ignore")  # letters that the font lacks, an axis with a single value
         canvas = Canvas(figsize=(width * panels, height))
         FigureCanvasAgg(canvas)
         paint(*canvas.subplots(1, panels, squeeze=False)[0])
@@ -100,14 +100,14 @@ def drawn(
 
 
 def line(axes: "Axes", x: Any, y: Any, run: int, label: str) -> None:
-    """A run's line; where it has few points, these are marked."""
-    marker = "o" if len(x) < FEW else ""
+    """The line of a run; a line of few points has markers."""
+    marker = "o" if len(x) < MAX_MARKERS else ""
     axes.plot(x, y, color=colour(run), linestyle=dashes(run), marker=marker, markersize=3.5, label=label)
 
 
-def band(axes: "Axes", series: "Series", shade: str) -> None:
-    """From the minimum to the maximum of the values that a thinned series stands for."""
-    if series.thinned:
+def band(axes: "Axes", series: "StepSeries", shade: str) -> None:
+    """A band from the minimum to the maximum of the values that each point of a thinned series is the mean of."""
+    if series.is_thinned:
         axes.fill_between(series.steps, series.low, series.high, color=shade, alpha=0.15, linewidth=0)
 
 
@@ -121,8 +121,8 @@ def points(
     style: str | None = None,
     marker: str = "o",
 ) -> None:
-    """Measured values joined by a line, with error bars unless there are too many."""
-    bars = len(x) <= MANY
+    """Values on a line, with error bars unless there are too many."""
+    bars = len(x) <= MAX_ERROR_BARS
     axes.errorbar(
         x,
         y,
@@ -138,7 +138,7 @@ def points(
 
 
 def legend(axes: "Axes", last: str = "") -> None:
-    """Above the panel, where there is more than one name; one of them may be put last."""
+    """A legend above the panel if there are at least two labels; the label `last` comes last."""
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) < 2:
         return
@@ -155,7 +155,7 @@ def legend(axes: "Axes", last: str = "") -> None:
 
 
 def count_axis(axes: "Axes", which: str = "x") -> None:
-    """Integers on a logarithmic axis: 8, 16, 32."""
+    """A logarithmic axis with plain numbers: 8, 16, 32."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -166,31 +166,31 @@ def count_axis(axes: "Axes", which: str = "x") -> None:
 
 
 def step_axis(axes: "Axes") -> None:
-    """Training steps, with thousands separators."""
+    """The x axis shows training steps, with thousands separators."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
     low, high = axes.get_xlim()
-    if high - low < 1:  # a single step, which would be named at every tick
+    if high - low < 1:  # a single step would label every tick
         axes.set_xlim(low - 1, high + 1)
-    axes.set_xlabel("step")
+    axes.set_xlabel("training step")
 
 
 def standalone(figure: Figure) -> str:
-    """The drawing as a separate file, in light colours."""
+    """The SVG as a separate file, in light colours."""
     svg = re.sub(r"var\(--\w+, (#\w{6})\)", r"\1", figure.svg)
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
 
 
 def _inline(svg: str, name: str, caption: str) -> str:
-    """Inline SVG: no header, style sheet or address; unique ids, colours and font of the page."""
+    """Inline SVG without header, style sheet and URLs; with unique ids, and colours and font of the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<style.*?</style>\s*", "", svg, flags=re.DOTALL)
     box = re.search(r'viewBox="([^"]*)"', svg)
     assert box is not None
-    title = escape(legible(caption))
+    title = escape(printable(caption))
     head = (
         f'<svg viewBox="{box[1]}" width="100%" role="img" aria-label="{title}" '
         f'stroke-linejoin="round" stroke-linecap="butt"><title>{title}</title>'

@@ -1,4 +1,4 @@
-"""Table 1 [toy-OT]: hops of flows on Morse code, without and with optimal transport, at laptop size."""
+"""Table 1 [toy-OT] at laptop size: hops and perplexity bounds on Morse code, without and with optimal transport."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,27 +9,27 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..bounds import kappa_bound, nll_bound
-from ..estimate import for_json, mean_and_error
-from ..network import home
-from ..pretrained import from_pretrained
+from ..bounds.estimate import for_json, mean_and_error
+from ..bounds.nll import kappa_bound, nll_bound
+from ..evaluation.predicted_jumps import predicted_jumps
+from ..network.network import device_of
 from ..recipes import Built, Recipe, build, named
-from ..sampling import generate
-from ..training.jumps import predicted_jumps
+from ..runs.pretrained import from_pretrained
+from ..sampling.generate import generate
 
 RECIPES = ("morse_laptop", "morse_sinkhorn_0p1_laptop", "morse_sinkhorn_0p01_laptop", "morse_exact_laptop")
 HELD_OUT = 512
-"""Sequences whose perplexity is bounded."""
+"""Held-out sequences of the perplexity bounds."""
 PAIRED = 50
-"""OT batches from which hops are predicted."""
+"""OT batches of the predicted hops."""
 QUANTITIES = ("jumps", "predicted_jumps", "b0_ppl", "b1_ppl", "bk_ppl")
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One recipe: the mean over seeds of each number, and the error of that mean from their spread."""
+class MorseRow:
+    """One recipe: the mean of each number over seeds, and its standard error."""
 
     recipe: str
     seeds: int
@@ -37,7 +37,7 @@ class Row:
     values: dict[str, float]
     errors: dict[str, float]
     each: list[dict[str, float]]
-    """The numbers of every seed, with the error that each has within its run."""
+    """The numbers of every seed, each with its error within the run."""
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = for_json(asdict(self))
@@ -55,8 +55,8 @@ def run(
     recipes: Sequence[str] = RECIPES,
     offline: bool = False,
     say: Say = lambda text: None,
-) -> list[Row]:
-    """Train every recipe with every seed into the folder; runs that are there already are only measured."""
+) -> list[MorseRow]:
+    """Train every recipe with every seed in `folder`, and measure it; finished runs are not trained again."""
     rows = []
     for name in recipes:
         each = []
@@ -65,11 +65,11 @@ def run(
             recipe = replace(recipe, steps=recipe.steps if steps is None else steps)
             path = folder / f"{name}-{seed}"
             built = _trained(recipe, path, offline, say)
-            say(f"{path.name}: drawing {samples} sequences in {sampler_steps} steps, and bounding perplexities")
+            say(f"{path.name}: drawing {samples} sequences in {sampler_steps} steps, and measuring perplexity bounds")
             each.append(measure(built, path, samples, sampler_steps))
         found = {key: mean_and_error(torch.tensor([row[key] for row in each])) for key in QUANTITIES}
         values, errors = ({key: pair[part] for key, pair in found.items()} for part in (0, 1))
-        rows.append(Row(name, seeds, recipe.steps, values, errors, each))
+        rows.append(MorseRow(name, seeds, recipe.steps, values, errors, each))
     return rows
 
 
@@ -88,9 +88,9 @@ def measure(built: Built, path: Path, samples: int, sampler_steps: int) -> dict[
     """The numbers of one run."""
     assert built.flow is not None
     flow, corpus, recipe = built.flow, built.corpus, built.recipe
-    model = from_pretrained(path, device=home(built.model)).model
+    model = from_pretrained(path, device=device_of(built.model)).model
     out = generate(model, flow, n=samples, length=corpus.length, steps=sampler_steps, seed=recipe.seed)
-    x1 = corpus.test[:HELD_OUT].to(home(model))
+    x1 = corpus.test[:HELD_OUT].to(device_of(model))
     estimates = {
         "b0": nll_bound(model, flow, x1, eta=0, seed=recipe.seed),
         "b1": nll_bound(model, flow, x1, eta=1, seed=recipe.seed),
@@ -105,7 +105,7 @@ def measure(built: Built, path: Path, samples: int, sampler_steps: int) -> dict[
 
 
 def predict(built: Built) -> tuple[float, float]:
-    """How often tokens should hop, from the recipe's pairs alone, and its error."""
+    """Hops per sequence as predicted by the pairs of the recipe, and its error."""
     assert built.flow is not None
     recipe, size = built.recipe, built.recipe.ot_batch or built.recipe.batch
 

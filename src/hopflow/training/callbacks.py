@@ -1,4 +1,4 @@
-"""Callbacks of a run that may lose their terminal, pipe or server without ending it."""
+"""Callbacks whose terminal, pipe or server may disappear without ending the run."""
 
 import logging
 from collections.abc import Callable
@@ -9,10 +9,10 @@ log = logging.getLogger("hopflow")
 P = ParamSpec("P")
 
 
-def outliving(callback: Callable[P, None]) -> Callable[P, None]:
-    """The callback without the errors of a closed or broken stream: the first one is logged, the run goes on.
+def ignoring_lost_streams(callback: Callable[P, None]) -> Callable[P, None]:
+    """The callback, but errors of a closed or broken stream are not raised; the first one is logged.
 
-    It is called again each time: a server may come back. Every other error is the caller's and is raised.
+    The callback is still called each time, since a server may come back. Every other error is raised.
     """
     warned = False
 
@@ -21,15 +21,15 @@ def outliving(callback: Callable[P, None]) -> Callable[P, None]:
         try:
             callback(*arguments, **keys)
         except (OSError, ValueError) as error:
-            if not _of_a_stream(error):
+            if not _is_stream_error(error):
                 raise
             if not warned:
-                log.warning("reporting failed (%s: %s); training goes on", type(error).__name__, error)
+                log.warning("reporting failed (%s: %s); training continues", type(error).__name__, error)
             warned = True
 
     return call
 
 
-def _of_a_stream(error: OSError | ValueError) -> bool:
-    """Python has no class of its own for a write to a closed file."""
+def _is_stream_error(error: OSError | ValueError) -> bool:
+    """Whether a stream is closed or broken. Python has no exception class for a write to a closed file."""
     return isinstance(error, OSError) or "closed file" in str(error)

@@ -1,11 +1,12 @@
-"""Tasks: what a step of training is given, what its loss is, and how held-out text is looked at.
+"""Tasks: the batches of a training step, their loss, and the evaluation on held-out text.
 
-A `FlowTask` learns a flow from pairs, a `CausalTask` the next token. What a batch holds depends on (seed, step) only;
-every process draws the numbers of the whole batch and takes its share, so that their number changes nothing.
+A `FlowTask` learns a flow from pairs, a `CausalTask` (causal_task.py) the next token. A batch depends on (seed, step)
+only: every process draws the random numbers of the complete batch and takes its share, so that the result does not
+depend on the number of processes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,31 +14,30 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..bounds import nll_bound
+from ..bounds.estimate import known, mean_and_error
+from ..bounds.monte_carlo import stratified
+from ..bounds.nll import nll_bound
 from ..couplings import Independent
-from ..draws import stratified
-from ..estimate import known, mean_and_error
 from ..flow import Flow
-from ..models.causal import Causal
-from ..network import Network, home
+from ..network.caller import NetworkCaller
+from ..network.network import device_of, embedding_table
 from ..paths import PathSample
-from ..sampling import generate
-from ..scores import open_places
-from .devices import most_workers
-from .distributed import GlobalPairing
-from .ema import Ema
-from .pairs import Pairing, Table
+from ..runs.devices import most_workers
+from ..runs.rng import stream, stream_seed
+from ..runs.sharding import Share
+from ..sampling.generate import generate
+from ..scores import open_positions
+from .pairing.global_pairs import GlobalPairing
+from .pairing.pairs import Pairing, Table
 from .settings import Settings
-from .shares import Share
-from .streams import stream, stream_seed
 
 LAST = 1 - 2.0**-24
-"""The latest t: the float32 before 1, where 1 - k is still above 0."""
+"""The largest t: the float32 before 1, where 1 - k is still above 0."""
 
 
 @runtime_checkable
 class Text(Protocol):
-    """What training asks of a corpus; `hopflow.data.Corpus` is one."""
+    """The interface that training needs of a corpus, such as `hopflow.data.Corpus`."""
 
     @property
     def length(self) -> int: ...
@@ -55,140 +55,155 @@ class Text(Protocol):
 
 
 @dataclass
-class Look:
-    """What a look at held-out text found: numbers for the metrics, and sequences drawn."""
+class HeldOutEvaluation:
+    """The result of an evaluation during training: numbers for the metrics, and generated texts."""
 
     numbers: dict[str, float | int | None] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Batch:
-    """What the loss of a step reads."""
+class Batch(ABC):
+    """The input of a task's loss for one training step."""
 
-    tensors: tuple[Tensor, ...]
-    """A row per sequence each."""
-    counts: Int[Tensor, " B"] | None = None
-    """Positions of each sequence where the network's word matters; not for the device, which would have to be asked."""
+    @abstractmethod
+    def parts(self, count: int) -> "Sequence[Batch]":
+        """The batch in `count` parts of consecutive sequences, for gradient accumulation."""
 
-    def parts(self, count: int) -> Iterator["Batch"]:
-        """In so many parts of consecutive rows."""
-        counts = [None] * count if self.counts is None else self.counts.chunk(count)
-        yield from map(Batch, zip(*(tensor.chunk(count) for tensor in self.tensors), strict=True), counts)
-
-    def read(self, place: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
-        """The arguments of the loss, each tensor put in its place."""
-        return (None if self.counts is None else int(self.counts.sum()), *map(place, self.tensors))
+    @abstractmethod
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with `function` applied to the tensors that the loss needs on its device."""
 
 
 class Task(ABC):
-    """Batches, their loss, and a look at held-out text."""
+    """Batches, their loss, and the evaluation on held-out text."""
 
     loss: nn.Module
     """Maps a batch to the nats of each of its sequences (B,)."""
+    flow: Flow | None = None
+    """The flow that is learned; None without one."""
 
     def __init__(self, corpus: Text, settings: Settings, share: Share) -> None:
         self.corpus, self.settings, self.share = corpus, settings, share
-        if settings.batch % (share.world * settings.accumulate):
+        parts = share.world * settings.accumulate
+        if settings.batch % parts:
             raise ValueError(
-                f"a batch of {settings.batch} cannot be taken by {share.world} process(es) in {settings.accumulate} "
-                f"part(s) each: take a multiple of {share.world * settings.accumulate}"
+                f"batch must be a multiple of {parts} (processes times accumulate = {share.world} × "
+                f"{settings.accumulate}), got {settings.batch}."
             )
 
     @abstractmethod
-    def batch(self, step: int) -> Batch:
-        """This process's share of the step's batch, on the CPU; every tensor has one row per sequence."""
+    def batch(self, step: int, table: Table | None = None) -> Batch:
+        """This process's share of the step's batch, on the CPU.
+
+        `table` is the embedding table that an OT cost reads, or its average; None means that of the network.
+        """
 
     @abstractmethod
-    def examine(self, step: int, device: torch.device) -> Look:
-        """Numbers and sequences of the network as it is now."""
+    def evaluate(self, step: int, device: torch.device) -> HeldOutEvaluation:
+        """Evaluate the network on held-out text, and generate texts."""
 
     def tokens(self, step: int) -> int:
-        """Tokens of the whole batch that the loss counts."""
+        """The number of tokens in the loss of the complete batch."""
         keep = self._keep(step)
         return self.settings.batch * self.corpus.length if keep is None else int(keep.sum())
 
     def numbers(self, step: int) -> dict[str, float]:
-        """On the batch of a step that has just been taken, and on the time since they were asked for last."""
+        """Metrics of the current step's batch, and of the time since the last call."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:  # noqa: B027
-        """Go on where `state_dict` was taken."""
+        """Resume where `state_dict` was called."""
 
     def wait_until_ready(self) -> None:  # noqa: B027
-        """Until what runs beside the steps is awake; a run need not wait for it, a clock should."""
+        """Wait until worker processes have started. Training does not need this; a benchmark does."""
 
     def close(self) -> None:  # noqa: B027
-        """End what runs beside the steps."""
+        """End the worker processes."""
 
     def data(self, step: int) -> Int[Tensor, "n L"]:
-        """This process's share of the step's sequences, as they stand in the text."""
-        return self._mine(self.corpus.batch(self.settings.seed, step * self.settings.batch, self.settings.batch))
+        """This process's share of the step's sequences, in the order of the text."""
+        return self._own_rows(self.corpus.batch(self.settings.seed, step * self.settings.batch, self.settings.batch))
 
     def _keep(self, step: int) -> Bool[Tensor, "n L"] | None:
         return self.corpus.keep(self.settings.seed, step * self.settings.batch, self.settings.batch)
 
-    def _mine(self, rows: Tensor) -> Tensor:
-        """This process's rows of a whole batch."""
+    def _own_rows(self, rows: Tensor) -> Tensor:
+        """This process's rows of a complete batch."""
         each = len(rows) // self.share.world
         return rows[self.share.rank * each : (self.share.rank + 1) * each]
 
 
+@dataclass(frozen=True)
+class FlowBatch(Batch):
+    """Points of the flow's path, one per sequence."""
+
+    sample: PathSample
+    open_counts: Int[Tensor, " B"] | None = None
+    """Positions per sequence at which the network's prediction counts; on the CPU, so that reading it does not wait for
+    the device. None if they are all positions."""
+
+    def parts(self, count: int) -> list["FlowBatch"]:
+        counts = [None] * count if self.open_counts is None else self.open_counts.chunk(count)
+        return [FlowBatch(*part) for part in zip(self.sample.chunk(count), counts, strict=True)]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "FlowBatch":
+        return FlowBatch(self.sample.map(function), self.open_counts)
+
+    @property
+    def open_count(self) -> int | None:
+        """Positions of all sequences at which the network's prediction counts."""
+        return None if self.open_counts is None else int(self.open_counts.sum())
+
+
 class FlowLoss(nn.Module):
-    """Nats of each sequence under a flow's objective, at points of its path."""
+    """Nats of each sequence under a flow's objective."""
 
     def __init__(self, model: nn.Module, flow: Flow) -> None:
         super().__init__()
         self.model, self.flow = model, flow
-        self._body: Network | None = None
+        self.caller = NetworkCaller(model, flow.vocab.data)
 
-    def compile(self, *how: Any, **keys: Any) -> None:
-        """Compile the network up to its head, where it has one: what the head gives has kernels of its own."""
-        body = getattr(self.model, "features", None)
-        if callable(body) and callable(getattr(self.model, "head", None)):
-            self._body = torch.compile(body, dynamic=False)
-        else:
-            self.model.compile(*how, **keys)
+    def compile(self, *arguments: Any, **options: Any) -> None:
+        """Compile the network up to its head."""
+        self.caller.compile(*arguments, **options)
 
-    def forward(self, count: int | None, *sample: Tensor) -> Float[Tensor, " B"]:
-        """Of a `PathSample`, field by field; `count` of its positions are open."""
-        point = PathSample(*sample)
+    def forward(self, batch: FlowBatch) -> Float[Tensor, " B"]:
+        sample, count = batch.sample, batch.open_count
         x0_head = getattr(self.model, "x0_head", None)
         if x0_head is None:
-            return self.flow.objective(self.flow.ask(self.model, point, body=self._body, count=count), point)
-        body: Any = self._body or self.model.features
-        features = body(point.xt, point.t)
-        nats = self.flow.objective(self.flow.ask(self.model, point, body=lambda *_: features, count=count), point)
-        # the head's gradient and not its nats: the loss is the flow's
-        more = x0_head.nats(features, point)
+            return self.flow.objective(self.flow.ask(self.caller, sample, count=count), sample)
+        features = self.caller.features(sample.xt, sample.t)
+        nats = self.flow.objective(self.flow.ask(self.caller, sample, count=count, features=features), sample)
+        # adds the gradient of the x0 head, but not its value: the reported loss is the flow's
+        more = x0_head.nats(features, sample)
         return nats + (more - more.detach())
 
 
 class FlowTask(Task):
-    """Learn a flow: pairs by its coupling, ahead of time, and points of the path between them."""
+    """Learn a flow from points of the path between coupled pairs, which are computed ahead of time."""
+
+    flow: Flow
 
     def __init__(self, model: nn.Module, flow: Flow, corpus: Text, settings: Settings, share: Share) -> None:
         super().__init__(corpus, settings, share)
         if flow.vocab.data != corpus.vocab_size:
             raise ValueError(
-                f"the flow knows {flow.vocab.data} data tokens, the text has {corpus.vocab_size}: "
-                f"was it tokenised with another tokenizer?"
+                f"the flow has {flow.vocab.data} data tokens and the text {corpus.vocab_size}; "
+                f"use the tokenizer of the text for both."
             )
         if flow.couples and "embedding" in flow.coupling.reads and embedding_table(model) is None:
             raise ValueError(
-                f"{flow.coupling} reads the network's embeddings, and {type(model).__name__} offers none: give it a "
-                f"property `table` (V, D), or take another cost, such as Hamming()"
+                f"{flow.coupling} reads the network's embeddings, and {type(model).__name__} has none; add a property "
+                f"`table` (V, D) to it, or use another cost, such as Hamming()."
             )
         self.model, self.flow = model, flow
         x0_head, counts = getattr(model, "x0_head", None), getattr(corpus, "counts", None)
         if x0_head is not None and counts is not None:
             x0_head.fit(counts)
         self.loss = FlowLoss(model, flow)
-        self.average: Ema | None = None
-        """What the OT cost reads in place of the network's own embedding table: its average."""
         self._waited = 0.0
         shared: dict[str, Any] = {
             "length": corpus.length,
@@ -196,49 +211,49 @@ class FlowTask(Task):
             "ot_batch": settings.ot_batch,
             "seed": settings.seed,
             "workers": settings.workers,
-            "most_workers": most_workers(home(model)),
+            "most_workers": most_workers(device_of(model)),
             "ahead": settings.ahead,
         }
         self._pairing: Pairing | GlobalPairing
-        # without a choice there is no cost to report either, for which the embedding table would have to be read
+        # an identity coupling reports no cost, which could need the embedding table
         paired = flow if flow.couples else replace(flow, coupling=Independent())
         if share.world > 1 and flow.couples:
             self._pairing = GlobalPairing(paired, self._rows, **shared)
         else:
             self._pairing = Pairing(paired, self._rows, share=share, **shared)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int, table: Table | None = None) -> FlowBatch:
         seed, size, length = self.settings.seed, self.settings.batch, self.corpus.length
-        x0, x1 = self._pairing.step(step, self._table(), self.model)
+        x0, x1 = self._pairing.step(step, embedding_table(self.model) if table is None else table, self.model)
         t = stratified(1, size, stream(seed, "time", step))[0]
-        # in a shuffled order: neighbours in a batch may be neighbours in the OT batch
+        # shuffled: consecutive rows of a batch may come from one OT batch
         t = t[torch.randperm(size, generator=stream(seed, "times", step))].float().clamp(max=LAST)
         u = torch.rand(size, length, dtype=torch.float64, generator=stream(seed, "path", step))
         keep = self._keep(step)
-        sample = self.flow.path.at(x0, x1, self._mine(t), self._mine(u), None if keep is None else self._mine(keep))
-        fields = (sample.x0, sample.x1, sample.xt, sample.t, sample.rest, sample.dk)
-        return Batch(fields if sample.keep is None else (*fields, sample.keep), self._open(sample))
+        kept = None if keep is None else self._own_rows(keep)
+        sample = self.flow.path.at(x0, x1, self._own_rows(t), self._own_rows(u), kept)
+        return FlowBatch(sample, self._open_counts(sample))
 
     def numbers(self, step: int) -> dict[str, float]:
-        report, every = self._pairing.report(step), self._pairing.seconds_waited
-        waited, self._waited = every - self._waited, every
+        report, total = self._pairing.report(step), self._pairing.seconds_waited
+        waited, self._waited = total - self._waited, total
         if report is None or not self.flow.couples:
             return {}
         return {
             "ot_cost": report.cost,
             "ot_independent_cost": report.independent_cost,
             "ot_marginal_error": report.marginal_error,
-            "ot_seconds": report.seconds_solved,
+            "ot_seconds": report.seconds,
             "ot_waited": waited,
             "ot_workers": self._pairing.workers,
         }
 
-    def examine(self, step: int, device: torch.device) -> Look:
-        settings, found = self.settings, Look()
+    def evaluate(self, step: int, device: torch.device) -> HeldOutEvaluation:
+        settings, found = self.settings, HeldOutEvaluation()
         rows = self.corpus.test[: settings.eval_rows].to(device)
-        if len(rows) and self.corpus.test_keep is None:  # of padded sequences only a part was learned: no bound
-            # a network that goes on redrawing near t = 1 has a finite bound for a finite number of steps only
-            steps = None if self.flow.prediction.settles(self.flow.source) else settings.eval_steps
+        if len(rows) and self.corpus.test_keep is None:  # padded sequences, learned only in part, have no bound
+            # under predictions that redraw tokens up to t = 1 the bound is finite only for a finite number of steps
+            steps = None if self.flow.prediction.has_finite_bounds(self.flow.source) else settings.eval_steps
             bound = nll_bound(
                 self.model,
                 self.flow,
@@ -261,7 +276,7 @@ class FlowTask(Task):
                 precision=settings.precision,
             )
             found.texts = [self.corpus.decode(row) for row in out.tokens.cpu()]
-            found.numbers |= _mean("jumps", out.jumps)
+            found.numbers |= mean_entries("jumps", out.jumps)
         return found
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -271,18 +286,14 @@ class FlowTask(Task):
         self._pairing.load_state_dict(state)
 
     def wait_until_ready(self) -> None:
-        if isinstance(self._pairing, Pairing):
-            self._pairing.wait_until_ready()
+        self._pairing.wait_until_ready()
 
     def close(self) -> None:
         self._pairing.close()
 
-    def _open(self, sample: PathSample) -> Int[Tensor, " B"] | None:
+    def _open_counts(self, sample: PathSample) -> Int[Tensor, " B"] | None:
         prediction, source = self.flow.prediction, self.flow.source
-        return open_places(sample, prediction, source).sum(1) if prediction.stays(source) else None
-
-    def _table(self) -> Table | None:
-        return self.average if self.average is not None else embedding_table(self.model)
+        return open_positions(sample, prediction, source).sum(1) if prediction.keeps_data_tokens(source) else None
 
     def _rows(self, index: int) -> Int[Tensor, "n L"]:
         size = self.settings.ot_batch or self.settings.batch
@@ -290,66 +301,7 @@ class FlowTask(Task):
         return self.share.take(rows, self.settings.batch)
 
 
-class CausalLoss(nn.Module):
-    """Nats of each sequence under a causal network."""
-
-    def __init__(self, model: Causal) -> None:
-        super().__init__()
-        self.model = model
-        self._body: Network | None = None
-
-    def compile(self, *how: Any, **keys: Any) -> None:
-        """Compile the network up to its head."""
-        self._body = torch.compile(self.model.features, dynamic=False)
-
-    def forward(
-        self, count: None, x1: Int[Tensor, "B L"], keep: Bool[Tensor, "B L"] | None = None
-    ) -> Float[Tensor, " B"]:
-        return self.model.nll(x1, keep, self._body)
-
-
-class CausalTask(Task):
-    """Learn the next token."""
-
-    def __init__(self, model: Causal, corpus: Text, settings: Settings, share: Share) -> None:
-        super().__init__(corpus, settings, share)
-        self.model, self.loss = model, CausalLoss(model)
-
-    def batch(self, step: int) -> Batch:
-        keep = self._keep(step)
-        return Batch((self.data(step), *(() if keep is None else (self._mine(keep),))))
-
-    def examine(self, step: int, device: torch.device) -> Look:
-        settings, found = self.settings, Look()
-        rows, keep = self.corpus.test[: settings.eval_rows], self.corpus.test_keep
-        if len(rows):
-            kept = torch.ones_like(rows, dtype=torch.bool) if keep is None else keep[: settings.eval_rows]
-            pieces = zip(rows.to(device).split(64), kept.to(device).split(64), strict=True)
-            nats = torch.cat([self.model.nll(x1, k) for x1, k in pieces]).double()
-            per_token = nats / kept.to(device).sum(1)
-            found.numbers |= _mean("nll", per_token.cpu())
-        if settings.eval_samples:
-            generator = stream(settings.seed, "sample", step)
-            tokens = self.model.generate(settings.eval_samples, self.corpus.length, generator)
-            found.texts = [self.corpus.decode(row) for row in tokens.cpu()]
-        return found
-
-
-def task_for(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings, share: Share) -> Task:
-    """What there is to learn: the flow, or without one the next token."""
-    if flow is not None:
-        return FlowTask(model, flow, corpus, settings, share)
-    if not isinstance(model, Causal):
-        raise ValueError(f"{type(model).__name__} needs a flow: train(model, flow, corpus); only Causal learns without")
-    return CausalTask(model, corpus, settings, share)
-
-
-def embedding_table(model: nn.Module) -> Float[Tensor, "V D"] | None:
-    """The token embeddings that a network offers as `table`, if it does."""
-    table = getattr(model, "table", None)
-    return table if isinstance(table, Tensor) else None
-
-
-def _mean(name: str, values: Tensor) -> dict[str, float | int | None]:
+def mean_entries(name: str, values: Tensor) -> dict[str, float | int | None]:
+    """The mean of a metric with its standard error and its number of values, as entries of a metrics row."""
     value, error = mean_and_error(values)
     return {name: value, f"{name}_se": known(error), f"{name}_n": len(values)}

@@ -1,8 +1,8 @@
-"""Threads: how many CPU threads torch uses for a run, found by measuring a few passes before the first step.
+"""The number of CPU threads of a run, measured with a few passes before the first step.
 
-Torch takes all cores by default. On a machine that others use too, threads then wait for each other, and a step can
-take several times as long as with one thread. The number can change the last bits of a sum, so that it is kept with
-the run's checkpoints and used again when the run is resumed.
+Torch uses all cores by default. If other programs use them too, threads wait for each other, and a step can take
+several times as long as with one thread. The number can change the last bits of a sum: it is stored in the run's
+checkpoints and used again when the run is resumed.
 """
 
 import logging
@@ -21,24 +21,25 @@ from torch import nn
 
 from ..couplings import Independent
 from ..flow import Flow
-from ..precision import autocast, choose_precision
-from ..pretrained import Damaged
-from . import checkpoint
-from .devices import cores
+from ..network.precision import autocast, choose_precision
+from ..runs import checkpoint
+from ..runs.devices import cores
+from ..runs.sharding import Share
+from ..runs.weights import DamagedFile
 from .settings import Settings
-from .shares import Share
-from .tasks import Batch, Task, Text, task_for
+from .tasks import Text
+from .trainer import task_for
 
 log = logging.getLogger("hopflow")
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Of the environment: where one of them is set, the user has chosen."""
+"""Environment variables by which a user sets the number."""
 FASTER = 1.15
-"""How much faster a larger number must be to be preferred: noise and other processes must not decide."""
+"""A larger number must be faster by this factor, because measurements are noisy."""
 SHORT = 10.0
-"""Seconds of a run for which nothing is measured."""
+"""Expected seconds of a run below which nothing is measured."""
 PART, LEAST, MOST = 0.02, 0.5, 5.0
-"""The part of the expected run that measuring may take, and its limits in seconds."""
+"""The share of the expected run time that measuring may take, and its limits in seconds."""
 ROUNDS, MOST_ROUNDS = 3, 9
 
 Pass = Callable[[], object]
@@ -46,7 +47,7 @@ Pass = Callable[[], object]
 
 @dataclass(frozen=True)
 class Threads:
-    """A number of threads, and where it comes from."""
+    """A number of threads and the reason for it."""
 
     number: int
     why: str
@@ -64,9 +65,9 @@ def choose_threads(
     share: Share,
     checkpoints: Path,
 ) -> Threads | None:
-    """The number of threads for a run on a CPU: set, stored in its checkpoints, or measured. None on a GPU.
+    """The number of CPU threads of a run: set, stored in its checkpoints, or measured. None on a GPU.
 
-    `model` is not changed: a copy of it is measured.
+    Measures a copy of `model`.
     """
     if device.type != "cpu":
         return None
@@ -79,25 +80,27 @@ def choose_threads(
     if share.world > 1:
         return Threads(most, "the cores divided by the processes")
     try:
-        seconds = Rehearsal(model, flow, corpus, settings, device).measure(candidates(most))
-    except Exception as error:  # what is wrong with the network or its flow is reported by the run itself
+        seconds = ThreadBenchmark(model, flow, corpus, settings, device).measure(candidates(most))
+    except Exception as error:  # the run itself reports what is wrong with the network or its flow
         log.debug("the number of threads was not measured: %r", error)
         return Threads(1, "not measured")
     if not seconds:
         return Threads(1, "a short run")
-    return Threads(fastest(seconds), f"forward and backward: {_told(seconds)}")
+    return Threads(fastest(seconds), f"forward and backward: {_summary(seconds)}")
 
 
-def choose_threads_to_read(folder: Path, once: Pass, device: torch.device, asked: int | None = None) -> Threads | None:
-    """The number of threads to sample or evaluate with on a CPU: set, stored in the checkpoint, or measured by `once`.
+def choose_inference_threads(
+    folder: Path, once: Pass, device: torch.device, asked: int | None = None
+) -> Threads | None:
+    """The number of CPU threads to sample or evaluate with: set, stored in the checkpoint, or measured by `once`.
 
-    None on a GPU. `once` is a call of the network; a number that this machine does not have is another machine's.
+    None on a GPU. `once` calls the network once. A stored number larger than this machine's cores is ignored.
     """
     if device.type != "cpu":
         return None
     try:
         facts = checkpoint.facts(folder)
-    except Damaged:  # a saved network, which has none
+    except DamagedFile:  # a saved network without facts
         facts = {}
     if found := _set_or_stored(asked, facts, "as in training"):
         return found
@@ -105,12 +108,12 @@ def choose_threads_to_read(folder: Path, once: Pass, device: torch.device, asked
     if most == 1:
         return Threads(1, "one core")
     try:
-        once()  # the first one also warms up
+        once()  # the first call warms up
         seconds = interleaved(once, candidates(most), LEAST)
-    except Exception as error:  # what is wrong with the network is reported by the command itself
+    except Exception as error:  # the command itself reports what is wrong with the network
         log.debug("the number of threads was not measured: %r", error)
         return Threads(1, "not measured")
-    return Threads(fastest(seconds), f"one call of the network: {_told(seconds)}")
+    return Threads(fastest(seconds), f"one call of the network: {_summary(seconds)}")
 
 
 def _set_or_stored(asked: int | None, facts: Mapping[str, Any], why: str) -> Threads | None:
@@ -128,7 +131,7 @@ def candidates(most: int) -> list[int]:
 
 
 def fastest(seconds: dict[int, float]) -> int:
-    """The smallest number that no larger one clearly beats."""
+    """The smallest number that no larger one beats by the factor FASTER."""
     best = min(seconds)
     for number in sorted(seconds):
         if seconds[number] * FASTER <= seconds[best]:
@@ -138,7 +141,7 @@ def fastest(seconds: dict[int, float]) -> int:
 
 @contextmanager
 def using(threads: Threads | None) -> Iterator[None]:
-    """Let torch use this number of threads inside, and the number of before afterwards; None changes nothing."""
+    """Let torch use this number of threads inside, then the previous number again; None changes nothing."""
     before = torch.get_num_threads()
     if threads is not None:
         torch.set_num_threads(threads.number)
@@ -148,10 +151,10 @@ def using(threads: Threads | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Rehearsal:
-    """Forward and backward passes over a run's first sequences, on a copy of its network: the run does not change.
+class ThreadBenchmark:
+    """Forward and backward passes over the first sequences of a run, on a copy of its network.
 
-    Without an optimizer, so that no more memory is used than by the run itself.
+    There is no optimizer, so that it needs no more memory than the run itself.
     """
 
     def __init__(
@@ -162,12 +165,12 @@ class Rehearsal:
         self.corpus, self.settings, self.device = corpus, settings, device
 
     def measure(self, numbers: Sequence[int]) -> dict[int, float]:
-        """Median seconds of a pass for each number of threads; none for a run so short that it does not matter."""
+        """Median seconds of a pass for each number of threads; empty for a short run."""
         rows = max(1, self.settings.batch // self.settings.accumulate)
         with torch.random.fork_rng(devices=[]):
             with using(Threads(1, "")):
                 one = self.passes(1)
-                each = min(_timed(one) for _ in range(2))  # the first one also warms up
+                each = min(_timed(one) for _ in range(2))  # the first call warms up
             expected = each * self.settings.batch * self.settings.steps
             if expected < SHORT:
                 return {}
@@ -176,23 +179,23 @@ class Rehearsal:
             return interleaved(self.passes(max(1, min(rows, affordable))), numbers, budget)
 
     def passes(self, rows: int) -> Pass:
-        """A forward and backward pass of so many sequences."""
+        """A function that runs one forward and backward pass of `rows` sequences."""
         small = replace(self.settings, batch=rows, accumulate=1, ot_batch=None, workers=0)
-        task: Task = task_for(self.model, self.flow, self.corpus, small, Share())
-        batch: Batch = task.batch(0)
+        task = task_for(self.model, self.flow, self.corpus, small, Share())
+        batch = task.batch(0).map(lambda tensor: tensor.to(self.device))
         precision = choose_precision(self.settings.precision, self.device)
 
         def once() -> None:
             self.model.zero_grad(set_to_none=True)
             with autocast(precision, self.device):
-                loss = task.loss(*batch.read(lambda tensor: tensor.to(self.device))).sum()
+                loss = task.loss(batch).sum()
             loss.backward()
 
         return once
 
 
 def interleaved(once: Pass, numbers: Sequence[int], budget: float) -> dict[int, float]:
-    """Median seconds of `once` for each number of threads. They take turns, so that a busy moment meets all of them."""
+    """Median seconds of `once` for each number of threads, measured in turns: a busy moment affects all of them."""
     times: dict[int, list[float]] = {number: [] for number in numbers}
     started = time.perf_counter()
     for turn in range(MOST_ROUNDS):
@@ -206,14 +209,13 @@ def interleaved(once: Pass, numbers: Sequence[int], budget: float) -> dict[int, 
 
 
 def _may_win(found: Sequence[float], every: Iterable[Sequence[float]]) -> bool:
-    """Not if it was four times as slow as another number once, or twice as slow twice: on a busy machine it may take
-    a hundred times as long."""
+    """Whether to measure a number again: not if it was 4 times as slow as another once, or 2 times as slow twice."""
     best = min((min(times) for times in every if times), default=0.0)
     return not found or min(found) <= (4 if len(found) == 1 else 2) * best
 
 
 def _processes(share: Share) -> int:
-    """Processes of this run on this machine."""
+    """The number of this run's processes on this machine."""
     return 1 if share.world == 1 else max(1, int(os.environ.get("LOCAL_WORLD_SIZE", str(share.world))))
 
 
@@ -223,7 +225,7 @@ def _timed(once: Pass) -> float:
     return time.perf_counter() - started
 
 
-def _told(seconds: dict[int, float]) -> str:
+def _summary(seconds: dict[int, float]) -> str:
     return ", ".join(f"{_count(number)} {_seconds(value)}" for number, value in seconds.items())
 
 

@@ -1,38 +1,43 @@
-"""The trainer: one update after another, and everything that the next one depends on."""
+"""The trainer: takes optimizer steps, and holds everything that the next step depends on."""
 
 import json
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .. import atomic
-from ..later import Later
-from ..precision import autocast, choose_precision
+from ..flow import Flow
+from ..kernels.async_copy import AsyncCopy, to_device
+from ..models.causal import Causal
+from ..network.network import embedding_table, is_autoregressive
+from ..network.precision import autocast, choose_precision
+from ..runs.checkpoint import Checkpoint, restore
+from ..runs.devices import one_thread
+from ..runs.rng import stream_seed
+from ..runs.sharding import Share
+from ..system import atomic
 from . import optimizer_state
-from .checkpoint import Checkpoint, restore
-from .ema import Ema, WeightEma
-from .problems import one_thread
+from .averages import Ema, WeightEma
+from .causal_task import CausalTask
 from .settings import Settings
-from .shares import Share
-from .streams import stream_seed
-from .tasks import FlowTask, Task, embedding_table
+from .tasks import FlowTask, Task, Text
 
 
 class Outcome:
-    """The results of a step, on their way from the device: nats, the gradient's norm, whether to stop, to save."""
+    """The numbers of a step, copied from the device in the background: loss, gradient norm, whether to stop or save."""
 
     def __init__(self, step: int, tokens: int, numbers: Tensor) -> None:
-        self.step, self._tokens, self._numbers = step, tokens, Later(numbers)
+        self.step, self._tokens, self._numbers = step, tokens, AsyncCopy(numbers)
 
     @property
     def loss(self) -> float:
-        """Nats per token."""
+        """Loss in nats per token."""
         return self._read()[0] / self._tokens
 
     @property
@@ -48,11 +53,11 @@ class Outcome:
         return self._read()[3] > 0
 
     def _read(self) -> list[float]:
-        return self._numbers.read().tolist()
+        return self._numbers.result().tolist()
 
 
 class NotFinite(ValueError):
-    """A loss or a gradient that is not a number; the weights are those of before."""
+    """The loss or the gradient is not finite; the weights are those before the step."""
 
     def __init__(self, message: str, outcome: Outcome | None = None) -> None:
         super().__init__(message)
@@ -60,18 +65,18 @@ class NotFinite(ValueError):
 
 
 class Trainer:
-    """Weights, their averages, the optimizer and the task; `update(step)` moves all of them by one step.
+    """The weights, their averages, the optimizer and the task; `update(step)` takes one training step.
 
-    What a step does depends on this state and on (seed, step): dropout is seeded anew at every step, so that there is
-    no state of a random generator to lose.
+    A step depends on this state and on (seed, step) only: dropout is seeded at every step, so that no state of a random
+    generator has to be saved.
     """
 
     def __init__(self, model: nn.Module, task: Task, settings: Settings, device: torch.device, share: Share) -> None:
         self.model, self.task, self.settings, self.device, self.share = model, task, settings, device, share
         self.stop = False
-        """Some process was asked to stop."""
+        """Some process has received a stop signal."""
         self.due = False
-        """Some process found that a checkpoint is due; reset by whoever saves it."""
+        """Some process found that a checkpoint is due; reset when it is saved."""
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
             lr=settings.lr,
@@ -81,8 +86,8 @@ class Trainer:
             fused=device.type == "cuda",
         )
         self._last: Outcome | None = None
-        # on a GPU: 1 until a step fails, then 0
-        self._sound = torch.ones((), dtype=torch.float32, device=device) if device.type == "cuda" else None
+        # on a GPU: 1 until a step is not finite, then 0
+        self._finite = torch.ones((), dtype=torch.float32, device=device) if device.type == "cuda" else None
         self.average = WeightEma(model, settings.weight_ema) if settings.weight_ema else None
         self.ot_average = self._ot_average()
         if settings.compile:
@@ -93,63 +98,63 @@ class Trainer:
 
     @property
     def loss(self) -> float:
-        """Nats per token of the last step."""
+        """Loss of the last step in nats per token."""
         return self._settled().loss
 
     @property
     def grad_norm(self) -> float:
-        """Of the last step, before clipping."""
+        """Gradient norm of the last step before clipping."""
         return self._settled().grad_norm
 
     def update(
-        self, step: int, asked: Callable[[], bool] = lambda: False, due: Callable[[], bool] = lambda: False
+        self, step: int, stop: Callable[[], bool] = lambda: False, due: Callable[[], bool] = lambda: False
     ) -> None:
-        """One step; NotFinite, with the weights of before, if its loss or gradient is no number.
+        """Take one step; raises NotFinite, with unchanged weights, if its loss or gradient is not finite.
 
-        `asked`: was this process asked to stop by now? `due`: is a checkpoint due by its clock? On a GPU the host runs
-        ahead: what a step came to is read after the next one has been handed over, unless somebody asks. A step that
-        failed leaves all weights as they are, and so does every later one.
+        `stop` returns whether this process has received a stop signal, `due` whether a checkpoint is due by its clock.
+        On a GPU the host runs ahead: the numbers of a step are read after the next one is launched, unless `settle` is
+        called. A step that is not finite changes no weights, and neither does any later one.
         """
         torch.manual_seed(stream_seed(self.settings.seed, "dropout", step, self.share.rank))
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.rate_at(step)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        with one_thread():  # sixteen that wait for each other, beside a worker, took 140 ms for what one does in 15
-            batch, tokens = self.task.batch(step), self.task.tokens(step)
+        with one_thread():  # 16 threads took 140 ms where one takes 15, because worker processes use the cores too
+            batch, tokens = self.task.batch(step, self.ot_average), self.task.tokens(step)
         nats = torch.zeros((), device=self.device)
-        pieces = list(batch.parts(self.settings.accumulate))
-        for number, piece in enumerate(pieces, 1):
-            with self._together(number == len(pieces)), self.autocast():
-                loss = self._loss(*piece.read(self._here)).sum()
-            # processes average their gradients; each holds an equal share of the rows
+        parts = batch.parts(self.settings.accumulate)
+        for number, part in enumerate(parts, 1):
+            with self._gradient_sync(last=number == len(parts)), self.autocast():
+                loss = self._loss(part.map(self._to_device)).sum()
+            # DistributedDataParallel averages the gradients of the processes, whose shares are equal
             (loss * (self.share.world / tokens)).backward()
             nats += loss.detach()
         norm = self._clip()
-        numbers = self._agreed(nats, norm, asked(), due())
+        numbers = self._reduced(nats, norm, stop(), due())
         before, self._last = self._last, Outcome(step, tokens, numbers)
-        if self._sound is None:
+        if self._finite is None:
             self._settled()
         else:
-            self._sound *= torch.isfinite(numbers).all()
-            # read by AdamW's fused kernel, which then leaves the weights as they are
-            self.optimizer.found_inf = 1 - self._sound  # type: ignore[attr-defined]
+            self._finite *= torch.isfinite(numbers).all()
+            # AdamW's fused kernel reads this and skips its update
+            self.optimizer.found_inf = 1 - self._finite  # type: ignore[attr-defined]
         self.optimizer.step()
         if self.average:
-            self.average.update(self.model, step, self._sound)
+            self.average.update(self.model, step, self._finite)
         table = embedding_table(self.model)
         if self.ot_average and table is not None:
-            self.ot_average.update(table, step, self._sound)
+            self.ot_average.update(table, step, self._finite)
         if before is not None:
             self._check(before)
 
     def settle(self) -> None:
-        """Wait for the last step; NotFinite if it failed."""
+        """Wait for the last step; raises NotFinite if it is not finite."""
         if self._last is not None:
             self._settled()
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """All that the next step depends on, as groups of named tensors; `model` is what is to be sampled."""
+        """Everything that the next step depends on, as groups of tensors; `model` has the weights to sample with."""
         own = dict(self.model.state_dict())
         groups = {"model": own}
         if self.average:
@@ -165,13 +170,13 @@ class Trainer:
         return groups
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Go on where `state` was taken."""
+        """Resume from a checkpoint of `state`."""
         groups = checkpoint.groups
         needed = {"model", "optimizer", "pairs"}
         needed |= {"train"} if self.average else set()
         needed |= {"ot_ema"} if self.ot_average else set()
         if missing := needed - groups.keys():
-            raise ValueError(f"the checkpoint of step {checkpoint.step} lacks {', '.join(sorted(missing))}")
+            raise ValueError(f"the checkpoint of step {checkpoint.step} lacks {', '.join(sorted(missing))}.")
         restore(self.model.state_dict(), groups["train" if self.average else "model"], "the network")
         if self.average:
             weights = {name: tensor for name, tensor in groups["model"].items() if name in self.average.weights}
@@ -181,20 +186,20 @@ class Trainer:
             self.ot_average.load_state_dict(dict(groups["ot_ema"]))
         self.task.load_state_dict(dict(groups["pairs"]))
 
-    def worn(self) -> AbstractContextManager[None]:
-        """The network as it is to be sampled: with averaged weights, where there is an average."""
-        return self.average.worn(self.model) if self.average else nullcontext()
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """A context in which the network has its averaged weights, if there is an average."""
+        return self.average.swapped_in(self.model) if self.average else nullcontext()
 
     @property
     def precision(self) -> str:
-        """What the network calculates in: bf16 or float32."""
+        """The precision of the network: bf16 or float32."""
         return choose_precision(self.settings.precision, self.device)
 
     def autocast(self) -> AbstractContextManager[object]:
         return autocast(self.precision, self.device)
 
     def dump(self, outcome: Outcome, folder: Path) -> Path:
-        """Which sequences a step was given, for whoever wants to know why it failed."""
+        """Write the sequences and numbers of a failed step to a file; returns its path."""
         step, size = outcome.step, self.settings.batch
         facts = {
             "step": step,
@@ -210,41 +215,42 @@ class Trainer:
         return file
 
     def _clip(self) -> Tensor:
-        """Clip the gradient; its norm. A head for x0 is clipped by itself, so that it changes no other weight."""
+        """Clip the gradient and return its norm. An x0 head is clipped separately: it must not change other weights."""
         x0_head = getattr(self.model, "x0_head", None)
         if x0_head is None:
             return nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        apart = set(x0_head.parameters())
-        others = [parameter for parameter in self.model.parameters() if parameter not in apart]
+        separate = set(x0_head.parameters())
+        others = [parameter for parameter in self.model.parameters() if parameter not in separate]
         norm = nn.utils.clip_grad_norm_(others, self.settings.clip)
-        return norm + 0 * nn.utils.clip_grad_norm_(apart, self.settings.clip)  # NaN where that one is not finite
+        return norm + 0 * nn.utils.clip_grad_norm_(separate, self.settings.clip)  # NaN if that is not finite
 
     def _ot_average(self) -> Ema | None:
-        if not self.settings.ot_ema or not isinstance(self.task, FlowTask):
-            return None  # without a flow there is no coupling that would read it
+        """The average of the embedding table that the OT cost reads; None if ot_ema is 0 or there is no flow."""
+        if not self.settings.ot_ema or self.task.flow is None:
+            return None
         table = embedding_table(self.model)
         if table is None:
             raise ValueError(
-                f"ot_ema averages the embedding table of a flow's network, and {type(self.model).__name__} offers "
-                f"none: give it a property `table` (V, D), or leave ot_ema out"
+                f"ot_ema averages the network's embedding table, and {type(self.model).__name__} has none; add a "
+                f"property `table` (V, D) to it, or set ot_ema=0."
             )
-        self.task.average = Ema(table, self.settings.ot_ema)
-        return self.task.average
+        return Ema(table, self.settings.ot_ema)
 
-    def _together(self, last: bool) -> AbstractContextManager[object]:
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[object]:
+        """A context in which processes exchange gradients only at the last part of a batch."""
         if isinstance(self._loss, DistributedDataParallel) and not last:
             return self._loss.no_sync()
         return nullcontext()
 
-    def _agreed(self, nats: Tensor, norm: Tensor, asked: bool, due: bool) -> Tensor:
-        """The nats of all processes, the gradient's norm, and how many processes want to stop and to save."""
-        sums = torch.stack([nats, torch.full_like(nats, float(asked)), torch.full_like(nats, float(due))])
+    def _reduced(self, nats: Tensor, norm: Tensor, stop: bool, due: bool) -> Tensor:
+        """The nats of all processes, the gradient norm, and the number of processes that want to stop and to save."""
+        sums = torch.stack([nats, torch.full_like(nats, float(stop)), torch.full_like(nats, float(due))])
         if self.share.world > 1:
             dist.all_reduce(sums)
         return torch.stack([sums[0], norm.to(sums), sums[1], sums[2]])
 
     def _settled(self) -> "Outcome":
-        assert self._last is not None, "no step was taken"
+        assert self._last is not None, "no step was taken yet"
         self._check(self._last)
         return self._last
 
@@ -254,15 +260,23 @@ class Trainer:
         if not (math.isfinite(outcome.loss) and math.isfinite(outcome.grad_norm)):
             self._last = None
             raise NotFinite(
-                f"the loss is {outcome.loss:g} and the gradient's norm {outcome.grad_norm:g} at step {outcome.step}: "
-                f"stopped before the update, the weights are intact. Lower lr, or raise warmup, "
-                f"in a new folder (--fresh, or fresh=True)",
+                f"the loss is {outcome.loss:g} and the gradient norm {outcome.grad_norm:g} at step {outcome.step}; "
+                f"the weights were not updated. Lower lr or raise warmup, in a new folder (--fresh, or fresh=True)",
                 outcome,
             )
 
-    def _here(self, tensor: Tensor) -> Tensor:
+    def _to_device(self, tensor: Tensor) -> Tensor:
         if self.device.type == "mps" and tensor.dtype == torch.float64:
             tensor = tensor.float()
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()  # only from there the host need not wait for the copy
-        return tensor.to(self.device, non_blocking=True)
+        return to_device(tensor, self.device)
+
+
+def task_for(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings, share: Share) -> Task:
+    """The task that learns a flow, or, without a flow, the next token."""
+    if flow is not None:
+        return FlowTask(model, flow, corpus, settings, share)
+    if not is_autoregressive(model):
+        raise ValueError(
+            f"{type(model).__name__} needs a flow: train(model, flow, corpus). Only a Causal network trains without."
+        )
+    return CausalTask(cast(Causal, model), corpus, settings, share)

@@ -1,0 +1,38 @@
+"""hopflow oracle."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .options import Debug, Json, Settings
+from .output import check_target, console, figures, number, progress_line, write_json
+from .settings_parser import parse_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
+    """Compute the paper's three tightness analyses (App. C.5 [C4]) exactly, next to the paper's numbers."""
+    from .command_settings import OracleSettings
+
+    chosen = parse_settings(settings, OracleSettings)
+    check_target(json_file)
+    from ..evaluation import tightness
+
+    analyses = tightness.ANALYSES if chosen.analysis == "all" else (chosen.analysis,)
+    with progress_line() as progress:
+        rows = tightness.run(chosen.seed, analyses, progress)
+    _show(rows, console())
+    if json_file:
+        names = ("analysis", "quantity", "paper", "exact")
+        write_json(json_file, {"rows": [{name: getattr(row, name) for name in names} for row in rows]})
+
+
+def _show(rows: Sequence[Any], screen: "Console") -> None:
+    for analysis in dict.fromkeys(row.analysis for row in rows):
+        table = figures(f"{analysis} analysis", 1, "quantity", "paper", "exact")
+        for row in rows:
+            if row.analysis == analysis:
+                table.add_row(row.quantity, number(row.paper), number(row.exact))
+        screen.print(table)
+        screen.print()

@@ -1,0 +1,137 @@
+"""A trained network, loaded from the folder named on the command line."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..system.hints import did_you_mean
+from .output import echo
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..flow import Flow
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """A network with what sampling needs: flow (None if autoregressive), tokenizer and length."""
+
+    folder: Path
+    """The checkpoint's folder, if a run was named."""
+    model: Any
+    flow: "Flow | None"
+    tokenizer: Any
+    trained_length: int | None
+    """Tokens per sequence in training, if known."""
+    recipe_hash: str | None
+    device: "torch.device"
+
+    @property
+    def dtype(self) -> str:
+        """The type of the weights."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
+    def threads(self, typed: int | None) -> AbstractContextManager[None]:
+        """A context with the number of CPU threads for sampling."""
+        return threads(self.folder, self.model, self.flow, self.trained_length, self.device, typed)
+
+    def sequence_length(self, typed: int | None) -> int:
+        """Tokens per sequence: as typed, or else as in training."""
+        length = typed or self.trained_length
+        if length is None:
+            raise ValueError(f"{self.folder} was saved without the length of its sequences: set it, e.g. length=128")
+        if self.trained_length is not None and length > self.trained_length:
+            echo(
+                f"note: the network was trained on sequences of {self.trained_length} tokens, not longer ones", err=True
+            )
+        return length
+
+
+def load(run: str, device: str = "auto", network_class: str | None = None) -> TrainedNetwork:
+    """Load a run's newest checkpoint, one checkpoint, or a folder written by `save_pretrained`."""
+    from ..network.network import is_autoregressive
+    from ..runs.devices import choose_device
+    from ..runs.pretrained import from_pretrained
+
+    path, where = Path(run), choose_device(device)
+    _check_folder(path)
+    import_network_class(network_class)
+    found = from_pretrained(path, device=where)
+    folder = found.folder
+    if found.flow is None and not is_autoregressive(found.model):
+        raise ValueError(f"{folder} was saved without a flow: save_pretrained(folder, model, flow, tokenizer=…)")
+    if found.tokenizer is None:
+        raise ValueError(f"{folder} was saved without a tokenizer: save_pretrained(folder, model, flow, tokenizer=…)")
+    length, recipe_hash = _recipe_facts(folder)
+    stored = (found.recipe or {}).get("length")
+    return TrainedNetwork(
+        folder,
+        found.model,
+        found.flow,
+        found.tokenizer,
+        stored if isinstance(stored, int) and stored > 0 else length,
+        recipe_hash,
+        where,
+    )
+
+
+def import_network_class(text: str | None) -> None:
+    """Import the user's own network class, `package.module:Class`, so that a saved network of it can be loaded.
+
+    Only text that the user has typed may come here, never text from a file: an import runs code.
+    """
+    if text is None:
+        return
+    from ..runs.custom_network import load_class
+
+    load_class(text)
+
+
+@contextmanager
+def threads(
+    folder: Path, model: Any, flow: "Flow | None", length: int | None, where: "torch.device", typed: int | None
+) -> Iterator[None]:
+    """Set and print the number of CPU threads: that of the training, or the fastest one here."""
+    import torch
+
+    from ..network.caller import NetworkCaller
+    from ..training.threads import choose_inference_threads, using
+
+    def call_network() -> None:
+        tokens = torch.zeros((4, length or 128), dtype=torch.int64)
+        caller = NetworkCaller(model)
+        with caller.evaluation_mode():
+            model(tokens) if flow is None else caller.logits(tokens, torch.zeros(4))
+
+    chosen = choose_inference_threads(folder, call_network, where, typed)
+    if chosen is not None:
+        echo(str(chosen), err=True)
+    with using(chosen):
+        yield
+
+
+def _recipe_facts(checkpoint: Path) -> tuple[int | None, str | None]:
+    """The sequence length and the recipe hash of the run that a checkpoint belongs to."""
+    from ..runs.run_folder import is_run, read_recipe
+
+    home = checkpoint.resolve().parent.parent
+    if checkpoint.resolve().parent.name != "checkpoints" or not is_run(home):
+        return None, None
+    recipe = read_recipe(home)
+    length = recipe["identity"].get("data.length")
+    return length if isinstance(length, int) and length > 0 else None, recipe["recipe_hash"]
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a path that is not a folder, with a hint at a folder of a similar name."""
+    if path.is_dir():
+        return
+    if path.exists():
+        raise ValueError(f"{path} is a file, not the folder of a run or of a saved network")
+    near = [folder for home in (path.parent, Path("runs")) if home.is_dir() for folder in home.iterdir()]
+    names = {folder.name: str(folder) for folder in near if folder.is_dir()}
+    hint = f"did you mean {names[path.name]!r}?" if path.name in names else did_you_mean(str(path), names.values())
+    raise ValueError(f"there is no folder {path}" + (f"; {hint}" if hint else ""))

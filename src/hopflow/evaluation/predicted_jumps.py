@@ -1,0 +1,31 @@
+"""The expected number of hops per sequence, computed from pairs alone, without training."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..bounds.estimate import mean_and_error
+from ..flow import Flow
+from ..runs.ot_batch import OTDraw, OTProblem
+
+
+def predicted_jumps(
+    flow: Flow, batches: Callable[[int], Int[Tensor, "n L"]], *, length: int, size: int, count: int, seed: int = 0
+) -> tuple[float, float]:
+    """The mean Hamming distance of the pairs of `count` OT batches of `size` rows, and its standard error.
+
+    `batches(b)` returns the data rows of OT batch b. A perfect network hops as often in the sampler with η = 0.
+    Cor. 3.2 [coro1]
+    """
+    flow = replace(flow, coupling=flow.solved_coupling)
+    distances = []
+    for index in range(count):
+        x1 = batches(index).to("cpu", torch.int64)
+        if x1.shape != (size, length):
+            raise ValueError(f"batches({index}) must return rows of shape {(size, length)}, got {tuple(x1.shape)}.")
+        x0 = OTProblem(OTDraw(seed, index, size, size), x1).solve(flow).x0
+        distances.append((x0 != x1).sum(1).double().mean())
+    return mean_and_error(torch.stack(distances))

@@ -1,0 +1,90 @@
+"""The judges of the text study: an autoregressive network that is trained for it, and SmolLM2."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...bounds.estimate import known
+from ...evaluation import sets
+from ...evaluation.evaluated_model import EvaluatedModel
+from ...evaluation.judge import CausalJudge, Judge
+from ...evaluation.likelihood import LikelihoodEvaluation
+from ...evaluation.load_judge import judge as load_judge
+from ...evaluation.stopping import StoppingRule
+from ...recipes import build
+from ...runs.devices import choose_device
+from .cell import JudgeScores
+from .protocol import JUDGE_SEED, Protocol, Say, training_recipe
+
+
+@dataclass(frozen=True)
+class NamedJudge:
+    """A judge, its name in the cells, and what is recorded of it."""
+
+    name: str
+    judge: Judge
+    facts: dict[str, Any]
+
+    def scores(self, tokens: Tensor, texts: list[str]) -> JudgeScores:
+        """Nats of each sample; a judge with the same vocabulary scores the token ids."""
+        score = self.judge.score_ids(list(tokens)) if self.name == "ar" else self.judge.score(texts)
+        return JudgeScores(score.nats.tolist(), score.tokens.tolist(), score.bytes.tolist())
+
+
+def prepare_judges(protocol: Protocol, work: Path, device: str, offline: bool, say: Say) -> list[NamedJudge]:
+    """The protocol's judges; the autoregressive one is trained first, unless it is in `work` already."""
+    found = []
+    for name in protocol.judges:
+        if name == "ar":
+            found.append(_autoregressive(protocol, work, device, offline, say))
+        else:
+            say(f"loading the judge {name}")
+            judge = load_judge(name, device=choose_device(device), offline=offline, progress=say)
+            found.append(NamedJudge(name, judge, {"identity": judge.identity}))
+    return found
+
+
+def _autoregressive(protocol: Protocol, work: Path, device: str, offline: bool, say: Say) -> NamedJudge:
+    recipe = replace(
+        training_recipe("ar", protocol, JUDGE_SEED, protocol.judge_steps),
+        device=device,
+        compile=choose_device(device).type == "cuda",
+    )
+    folder = work / f"judge-{protocol.sha256}"
+    built = build(recipe, offline=offline, progress=say)
+    say(f"training the judge: {recipe.steps} steps")
+    built.train(out=folder, logger=training_lines("judge", recipe.steps, say))
+    subject = EvaluatedModel.load(folder, device)
+    texts = test_set(protocol, subject, offline, say)
+    likelihood = LikelihoodEvaluation(stopping=StoppingRule(error=0.0, seconds=600.0, rows=protocol.rows))
+    row = next(iter(likelihood.rows(subject, texts, say)))
+    judge = CausalJudge.load(folder, device=choose_device(device))
+    identity = {**judge.identity, "name": folder.name}  # without the path of the machine
+    facts = {"identity": identity, "test_nll": row.value, "test_nll_stderr": known(row.stderr), "unit": row.unit}
+    torch.cuda.empty_cache()
+    return NamedJudge("ar", judge, facts)
+
+
+def training_lines(name: str, steps: int, say: Say) -> Callable[[Mapping[str, Any]], None]:
+    """A logger of a training run: one line for each row of metrics."""
+    return lambda row: say(f"{name}: step {row['step'] + 1} of {steps}, loss {row['loss']:.3f}")
+
+
+def test_set(protocol: Protocol, subject: EvaluatedModel, offline: bool, say: Say) -> sets.TextSet:
+    """The test sequences of the study: the same rows, in the same order, for every variant and seed."""
+    if protocol.test_set == "held-out":
+        found = sets.held_out(subject, offline=offline, progress=say)
+    else:
+        found = sets.named(protocol.test_set, subject, offline=offline, progress=say)
+    return first_rows(found, protocol.rows)
+
+
+def first_rows(texts: sets.TextSet, rows: int) -> sets.TextSet:
+    """`rows` random rows, chosen with a fixed seed."""
+    shuffled = texts.shuffled(0)
+    characters = None if shuffled.characters is None else shuffled.characters[:rows]
+    return replace(shuffled, x1=shuffled.x1[:rows], characters=characters)

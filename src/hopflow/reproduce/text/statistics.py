@@ -1,0 +1,91 @@
+"""Means over cells: perplexities with errors, and differences that are paired by sequence and by seed."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .cell import BoundValues, Cell, JudgeScores
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean and its standard error: over seeds if there are several, else over the sequences of the one seed."""
+
+    value: float
+    stderr: float
+    seeds: int
+
+    def __str__(self) -> str:
+        if math.isinf(self.value):
+            return "∞"
+        digits = 1 if abs(self.value) >= 10 else 2
+        error = "?" if math.isnan(self.stderr) else f"{self.stderr:.{digits}f}"
+        return f"{self.value:.{digits}f} ± {error}"
+
+
+def mean(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error; NaN for the error of one value."""
+    n = len(values)
+    average = math.fsum(values) / n
+    if n < 2:
+        return average, math.nan
+    variance = math.fsum((value - average) ** 2 for value in values) / (n - 1)
+    return average, math.sqrt(variance / n)
+
+
+def over_seeds(each: Sequence[tuple[float, float]]) -> Mean:
+    """From (value, error within the cell) of every seed."""
+    if len(each) == 1:
+        return Mean(each[0][0], each[0][1], 1)
+    value, error = mean([value for value, _ in each])
+    return Mean(value, error, len(each))
+
+
+def perplexity(bound: BoundValues) -> tuple[float, float]:
+    """exp(mean nats / length) and its error over sequences; infinite if the bound of any sequence is."""
+    if any(nats is None for nats in bound.nats):
+        return math.inf, math.nan
+    value, error = mean([nats for nats in bound.nats if nats is not None])
+    ppl = math.exp(value / bound.length)
+    return ppl, ppl * error / bound.length
+
+
+def judged_perplexity(scores: JudgeScores) -> tuple[float, float]:
+    """exp(all nats / all judge tokens) over samples, and its error by the delta method."""
+    nats, tokens = math.fsum(scores.nats), sum(scores.tokens)
+    per_token = nats / tokens
+    left = [n - per_token * t for n, t in zip(scores.nats, scores.tokens, strict=True)]
+    error = math.sqrt(math.fsum(value**2 for value in left)) / tokens
+    ppl = math.exp(per_token)
+    return ppl, ppl * error
+
+
+def bound_mean(cells: Iterable[Cell], set: str, quantity: str, **keys: object) -> Mean | None:
+    """The perplexity of one bound over the seeds of a variant; None if no cell has it."""
+    found = [cell.bound(set, quantity, **keys) for cell in cells]
+    values = [perplexity(bound) for bound in found if bound is not None]
+    return over_seeds(values) if values else None
+
+
+def difference(
+    cells: Sequence[Cell], base: Sequence[Cell], set: str, quantity: str, **keys: object
+) -> tuple[float, float, int] | None:
+    """Relative difference in perplexity, paired by sequence within a seed: (value, error, seeds).
+
+    With one seed the error is over sequences, and says nothing of another training run.
+    """
+    by_seed = {cell.seed: cell.bound(set, quantity, **keys) for cell in base}
+    each: list[tuple[float, float]] = []
+    for cell in cells:
+        ours, theirs = cell.bound(set, quantity, **keys), by_seed.get(cell.seed)
+        if ours is None or theirs is None:
+            continue
+        pairs = list(zip(ours.nats, theirs.nats, strict=True))
+        apart = [(a - b) / ours.length for a, b in pairs if a is not None and b is not None]
+        if len(apart) == len(pairs):
+            value, error = mean(apart)
+            each.append((math.expm1(value), math.exp(value) * error))
+    if not each:
+        return None
+    found = over_seeds(each)
+    return found.value, found.stderr, found.seeds

@@ -1,0 +1,293 @@
+"""A saved network: a folder with safetensors weights and a JSON config that holds flow, tokenizer and recipe.
+
+The config is written last and names its weights by their sha256. A second save into the same folder writes new files
+until then: after a power cut the folder holds the old network or the new one. No pickle is ever read.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from ..flow import Flow
+from ..system import atomic, regular_file
+from ..vocab import Vocab
+from .custom_network import build_network, describe_network, register
+from .storage import from_plain, to_plain
+from .weights import DamagedFile, fill, pack, tensors_of, verify
+
+VERSION = 1
+CONFIG = "config.json"
+WEIGHTS = ("model.safetensors", "model.2.safetensors")
+"""The second name is used while the current config still refers to the first."""
+LARGEST_CONFIG = 1 << 28
+"""Bytes; a tokenizer with a million tokens has about a tenth of it."""
+REQUIRED = {"format", "version", "model", "sha256"}
+OPTIONAL = {"flow": None, "tokenizer": None, "recipe": None}
+"""Keys that a config may lack, and their defaults. A key that is added later belongs here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """The content of a folder; a part that was not saved is None."""
+
+    model: nn.Module
+    flow: Flow | None
+    tokenizer: Any
+    recipe: dict[str, Any] | None
+    sha256: dict[str, str]
+    """The sha256 of the weights, by file name."""
+    folder: Path
+    """The folder that was read: for a run, that of its newest readable checkpoint."""
+
+    def __str__(self) -> str:
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        lines = [
+            f"saved network in {self.folder}",
+            f"  model      {type(self.model).__name__}, {count:,} parameters",
+            f"  flow       {'none' if self.flow is None else self.flow}".replace("\n", "\n             "),
+            f"  tokenizer  {_tokenizer_line(self.tokenizer)}",
+        ]
+        if self.recipe:
+            keys = [key for key in ("name", "data", "steps", "length") if self.recipe.get(key) is not None]
+            lines.append("  recipe     " + (", ".join(f"{key}={self.recipe[key]}" for key in keys) or "custom"))
+        return "\n".join(lines)
+
+
+def _tokenizer_line(tokenizer: Any) -> str:
+    if tokenizer is None:
+        return "none"
+    size = getattr(tokenizer, "size", None)
+    return f"{getattr(tokenizer, 'name', type(tokenizer).__name__)}" + (f", {size:,} tokens" if size else "")
+
+
+def save_pretrained(
+    folder: str | os.PathLike[str],
+    model: nn.Module,
+    flow: Flow | None = None,
+    *,
+    tokenizer: Any = None,
+    recipe: dict[str, Any] | None = None,
+) -> Path:
+    """Save a network with its flow, tokenizer and recipe; the tokenizer is any object with `to_json() -> dict`.
+
+    The network may be of your own class: its constructor arguments are stored if the network has them as attributes of
+    the same names, or a method `config()` that returns them as a dict. Without them only the weights are stored.
+    """
+    model = _uncompiled(model)
+    config = describe(model, flow, tokenizer=tokenizer, recipe=recipe)
+    content = pack(tensors_of(model))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    in_use = _weights_in_use(folder)
+    weights = next(name for name in WEIGHTS if name != in_use)
+    atomic.write(folder / weights, content)
+    atomic.write(folder / CONFIG, sealed(config, weights, hashlib.sha256(content).hexdigest()).encode())
+    for name in WEIGHTS:
+        if name != weights:
+            (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def describe(
+    model: nn.Module, flow: Flow | None = None, *, tokenizer: Any = None, recipe: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The content of a config as JSON data, without the sha256 that `sealed` adds."""
+    check_vocab(model, flow)
+    return _plain(
+        {
+            "format": "hopflow",
+            "version": VERSION,
+            "model": describe_network(model),
+            "flow": None if flow is None else to_plain(flow),
+            "tokenizer": None if tokenizer is None else tokenizer.to_json(),
+            "recipe": recipe,
+        }
+    )
+
+
+def sealed(config: dict[str, Any], weights: str, sha256: str) -> str:
+    """The text of a config with the sha256 of its weights and of the config itself."""
+    complete = {**config, "sha256": {weights: sha256, CONFIG: _digest(config)}}
+    return json.dumps(complete, indent=1) + "\n"
+
+
+def from_pretrained(
+    folder: str | os.PathLike[str],
+    *,
+    device: torch.device | str | None = None,
+    model: nn.Module | None = None,
+    model_class: type[nn.Module] | None = None,
+) -> Pretrained:
+    """Load a folder of `save_pretrained`, or the newest checkpoint of a run; the network is in eval mode.
+
+    A damaged checkpoint of a run is named in a warning, and the one before it is loaded. Weights are placed on
+    `device`, the CPU by default.
+
+    A network of your own class needs the class, `model_class=Net`, because a file never causes an import; or pass a
+    network to fill, `model=Net(…)`, which stays on its device.
+    """
+    folder = Path(folder)
+    if model_class is not None:
+        register(model_class)
+    damaged: dict[Path, Exception] = {}
+    while True:
+        steps = [] if (folder / CONFIG).exists() else step_folders(folder / "checkpoints")
+        left = [step for step in steps if step not in damaged]
+        if steps and not left:
+            raise DamagedFile(f"no checkpoint of {folder} can be read: {_reason(damaged[steps[-1]])}")
+        chosen = left[-1] if left else folder
+        try:
+            return _read(chosen, device, model, model_class)
+        except (DamagedFile, FileNotFoundError) as error:
+            if not steps:
+                raise _with_older(error, folder) from None
+            if chosen.exists():  # else a training run has removed it after saving a newer one
+                damaged[chosen] = error
+                if len(left) > 1:
+                    text = f"{_reason(error)}; loading the previous checkpoint, {left[-2]}"
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _read(
+    folder: Path,
+    device: torch.device | str | None,
+    model: nn.Module | None,
+    model_class: type[nn.Module] | None,
+) -> Pretrained:
+    config = _read_config(folder)
+    weights = _weights(config)
+    verify(folder / weights, config["sha256"][weights])
+    flow = None if config["flow"] is None else from_plain(Flow, config["flow"])
+    own = model is not None
+    if model is None:
+        model = build_network(config["model"], folder, model_class)
+    else:
+        device = device or next(model.parameters(), torch.empty(0)).device
+    check_vocab(_uncompiled(model), flow)
+    fill(_uncompiled(model), folder / weights, torch.device(device or "cpu"), convert=not own)
+    sha256 = {weights: config["sha256"][weights]}
+    return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256, folder)
+
+
+def newest(folder: Path) -> Path:
+    """The newest checkpoint of a run's folder; any other folder itself. Both can be loaded by `from_pretrained`."""
+    saved = step_folders(folder / "checkpoints") if not (folder / CONFIG).exists() else []
+    return saved[-1] if saved else folder
+
+
+def step_folders(home: Path) -> list[Path]:
+    """The checkpoints in a folder by their number of steps, the newest last."""
+    for _ in range(3):  # a training run may save the next one and remove this one meanwhile: list them again
+        numbered = [(step, folder) for folder in home.glob("step-*") if (step := step_of(folder)) is not None]
+        if found := [folder for step, folder in sorted(numbered) if folder.is_dir()]:
+            return found
+    return []
+
+
+def step_of(folder: Path) -> int | None:
+    """The number of steps in the name of a checkpoint; None for another name."""
+    digits = folder.name.removeprefix("step-")
+    # isdecimal alone allows the digits of every script, isdigit also "²"
+    return int(digits) if digits != folder.name and digits.isascii() and digits.isdecimal() else None
+
+
+def check_vocab(model: nn.Module, flow: Flow | None) -> None:
+    """Raise a ValueError if a network and a flow have different vocabularies."""
+    vocab = getattr(model, "vocab", None)
+    if isinstance(vocab, Vocab) and flow is not None and vocab != flow.vocab:
+        raise ValueError(f"the network has {vocab}, the flow has {flow.vocab}: they must be equal")
+
+
+def _uncompiled(model: nn.Module) -> nn.Module:
+    """The module inside the wrapper of torch.compile, or the module itself."""
+    return getattr(model, "_orig_mod", model)
+
+
+# -- the config ------------------------------------------------------------------------------------------------------
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    """The config as JSON returns it."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(config, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"recipe and tokenizer must be plain JSON data: {error}") from None
+    return plain
+
+
+def _digest(config: dict[str, Any]) -> str:
+    rest = {key: value for key, value in config.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _with_older(error: Exception, folder: Path) -> Exception:
+    """The error of a checkpoint, extended by the path of the previous checkpoint if there is one."""
+    step = step_of(folder)
+    older = [other for other in step_folders(folder.parent) if step is not None and (step_of(other) or 0) < step]
+    return DamagedFile(f"{_reason(error)}\ntry the previous checkpoint: {older[-1]}") if older else error
+
+
+def _reason(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    file = folder / CONFIG
+    if not file.is_file():
+        what = "it has no config.json" if folder.is_dir() else "there is no such folder"
+        raise FileNotFoundError(errno.ENOENT, f"not a saved network: {what}", str(folder))
+    try:
+        config = json.loads(regular_file.read(file, LARGEST_CONFIG).decode(), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile(f"{file} is damaged, or not JSON: {str(error)[:200]}") from None
+    if not isinstance(config, dict) or config.get("format") != "hopflow":
+        raise DamagedFile(f'{file} was not written by hopflow: it has no "format": "hopflow"')
+    version = config.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise ValueError(
+            f"{file} has format {version}, this hopflow reads up to {VERSION}: upgrade with pip install -U hopflow"
+        )
+    if version != VERSION or not config.keys() >= REQUIRED or not isinstance(config["sha256"], dict):
+        raise DamagedFile(f"{file} is damaged: it must have format {VERSION} and {', '.join(sorted(REQUIRED))}")
+    if unknown := sorted(config.keys() - REQUIRED - OPTIONAL.keys()):
+        raise DamagedFile(f"{file} has unknown keys: {', '.join(unknown)[:100]}. Was it written by a newer hopflow?")
+    if config["sha256"].get(CONFIG) != _digest(config):
+        raise DamagedFile(f"{file} is damaged, or was edited: its content does not match its own sha256")
+    config = {**OPTIONAL, **config}
+    if not all(isinstance(config[key], dict | None) for key in ("tokenizer", "recipe")):
+        raise DamagedFile(f"{file} is damaged: tokenizer and recipe must be objects, or null")
+    return config
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _weights(config: dict[str, Any]) -> str:
+    names = [name for name in WEIGHTS if name in config["sha256"]]
+    if len(names) != 1:
+        raise DamagedFile(f"{CONFIG} is damaged: its sha256 must name one file of weights")
+    return names[0]
+
+
+def _weights_in_use(folder: Path) -> str | None:
+    try:
+        return _weights(_read_config(folder))
+    except (ValueError, FileNotFoundError):
+        return None  # no saved network here that could be lost
+
+
+def _tokenizer(plain: dict[str, Any] | None) -> Any:
+    if plain is None:
+        return None
+    from ..data import Tokenizer
+
+    return Tokenizer.from_json(plain)

@@ -1,0 +1,61 @@
+"""Categorical draws with float64 accuracy, from one uniform number each.
+
+Float32 noise over 50,000 tokens cuts off the tail of their distribution. So the token is found where the cumulative
+probability exceeds a 53-bit uniform number, in two stages: among blocks of tokens, then within one block. Only the sums
+of the blocks and one block per row are held in float64.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..system.float_types import widest_float
+
+BLOCK = 256
+"""Tokens per block, about the square root of a large vocabulary, so that both stages are short."""
+
+
+def categorical(log_p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """One token per row by inversion at u, uniform in [0, 1). Rows need not be normalised; -inf is never drawn.
+
+    >>> categorical(torch.tensor([[0.25, 0.75]]).log().expand(2, 2), torch.tensor([0.2, 0.3]))
+    tensor([0, 1])
+    """
+    p = (log_p - log_p.amax(1, keepdim=True)).exp()
+    full = p.shape[1] // BLOCK * BLOCK
+    parts = [p[:, :full].unflatten(1, (-1, BLOCK)).sum(2)] if full else []
+    parts += [p[:, full:].sum(1, keepdim=True)] if full < p.shape[1] else []
+    block, left = inverted(_to_float64(torch.cat(parts, 1)), _to_float64(u))
+    column = BLOCK * block[:, None].to(p.device) + torch.arange(min(BLOCK, p.shape[1]), device=p.device)
+    inside = p.gather(1, column.clamp(max=p.shape[1] - 1)).masked_fill(column >= p.shape[1], 0)
+    place, _ = inverted(_to_float64(inside), left)
+    # a row of NaN must not end in a token that does not exist
+    return (BLOCK * block.to(p.device) + place.to(p.device)).clamp(max=p.shape[1] - 1)
+
+
+def gumbel32(log_p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """The usual method, argmax of log p plus float32 Gumbel noise, for comparison: it truncates the tail.
+
+    The noise of each token is a hash of u, so that the result depends on the row only.
+    """
+    key = (_to_float64(u) * 2.0**53).long().to(log_p.device)[:, None]
+    key = key + torch.arange(log_p.shape[1], device=log_p.device) * -7046029254386353131  # splitmix64, from here
+    key = (key ^ (key >> 30 & 0x3FFFFFFFF)) * -4658895280553007687
+    key = (key ^ (key >> 27 & 0x1FFFFFFFFF)) * -7723592293110705685
+    noise = (key >> 40 & 0xFFFFFF).float() / 2**24
+    return (log_p - torch.log(-torch.log(noise))).argmax(1)
+
+
+def inverted(mass: Float[Tensor, "n m"], u: Float[Tensor, " n"]) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
+    """The entry at which the cumulative mass exceeds u times the total, and the fraction of that entry below it."""
+    sums = mass.cumsum(1)
+    target = torch.minimum(u * sums[:, -1], sums[:, -1].nextafter(sums.new_zeros(())))[:, None]  # rounded up to 1
+    at = torch.searchsorted(sums, target, right=True).clamp(max=mass.shape[1] - 1)  # never an entry with mass 0
+    here = mass.gather(1, at)
+    share = 1 - (sums.gather(1, at) - target) / here
+    return at[:, 0], share[:, 0].clamp(0, 1)
+
+
+def _to_float64(x: Tensor) -> Tensor:
+    """In float64, on the CPU if the device has no float64: a few hundred numbers per row."""
+    return x.double() if widest_float(x.device) == torch.float64 else x.cpu().double()

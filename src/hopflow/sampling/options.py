@@ -1,0 +1,62 @@
+"""SamplingOptions: the keywords of `generate` and `infill`."""
+
+from collections.abc import Callable
+from typing import TypedDict, cast
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..system.hints import did_you_mean
+from ..velocities import Eta
+from .samplers import Sampler
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Keywords of `generate` and `infill`; every key has a default."""
+
+    steps: int
+    """Number of Euler steps (default 32)."""
+    sampler: Sampler
+    """Another sampler, or Euler with another time grid; in place of `steps`."""
+    eta: Eta
+    """Strength of the corrector (default 0). 0 makes the fewest hops; 1 is the sampler that b1 bounds."""
+    temperature: float
+    """Temperature of the softmax (default 1)."""
+    top_k: int | None
+    """Keep the k most probable tokens."""
+    top_p: float | None
+    """Keep the fewest tokens whose probabilities sum to at least p."""
+    min_p: float | None
+    """Keep tokens with at least this fraction of the largest probability."""
+    labels: Int[Tensor, " n"]
+    """One class label per sequence, the third argument of the network."""
+    guidance: float
+    """Classifier-free guidance: factor on the difference to the logits without label and prompt (default 1: none)."""
+    trajectory: bool
+    """Record every hop in `Generation.hops` (default False)."""
+    seed: int
+    """Seed of the random numbers (default 0); the same on every device."""
+    batch: int
+    """Sequences per network call; a value that suits the device by default."""
+    precision: str
+    """Float type of the network up to its head: auto, float32 or bf16. `auto` is bf16 on a GPU that supports it."""
+    compile: bool | str
+    """True, False or auto: compile the network, once per length. `auto` compiles on a GPU if thousands of calls are
+    expected. After eight lengths in one process torch stops compiling and warns."""
+    draw: Callable[[Tensor, Tensor], Tensor]
+    """Draws a token from log-probabilities and a uniform number (default `categorical`)."""
+    device: torch.device | str
+    """Device of the sequences (default: that of the network's weights)."""
+    progress: Callable[[int, int], None]
+    """Called with the number of finished sequences and their total."""
+
+
+def checked(options: SamplingOptions) -> SamplingOptions:
+    """The options without those that are None; raises ValueError for a name that does not exist."""
+    for key in options:
+        if key not in SamplingOptions.__annotations__:
+            names = SamplingOptions.__annotations__
+            hint = did_you_mean(key, names) or f"options are {', '.join(names)}"
+            raise ValueError(f"{key!r} is not a sampling option; {hint}")
+    return cast(SamplingOptions, {key: value for key, value in options.items() if value is not None})

@@ -1,0 +1,1 @@
+"""OT pairs computed ahead of time: worker processes solve OT batches while the network trains."""

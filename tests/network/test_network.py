@@ -1,0 +1,127 @@
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+import torch
+from torch import nn
+
+import hopflow as hf
+from hopflow.network.network import evaluation_mode, is_autoregressive, time_dtype
+from hopflow.network.precision import low_precision_copy
+from hopflow.system.autocast import autocast_dtype
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_mode_disables_training_inside_and_restores_the_mode(training):
+    net = model().train(training)
+    with evaluation_mode(net):
+        assert not any(m.training for m in net.modules())
+    assert [m.training for m in net.modules()] == [training] * 3
+
+
+def test_a_submodule_that_was_in_evaluation_mode_stays_in_it():
+    net = model().train()
+    net[1].eval()  # a frozen part of a model in training
+    with evaluation_mode(net):
+        pass
+    assert [m.training for m in net.modules()] == [True, True, False]
+
+
+def test_an_error_inside_evaluation_mode_restores_training_mode():
+    net = model().train()
+    with pytest.raises(RuntimeError, match="inside"), evaluation_mode(net):
+        raise RuntimeError("inside")
+    assert net.training
+    assert torch.is_grad_enabled()
+
+
+def test_evaluation_mode_lasts_until_the_last_thread_leaves_it():
+    """Two threads, one network: the first to leave must not turn on dropout for the other."""
+    net = model().train()
+    net[1].eval()
+    entered, done = Event(), Event()
+
+    def draw():
+        with evaluation_mode(net):
+            entered.set()
+            assert done.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        with evaluation_mode(net):
+            other = pool.submit(draw)
+            assert entered.wait(60)
+        assert not any(part.training for part in net.modules())
+        done.set()
+        other.result()
+    assert [part.training for part in net.modules()] == [True, True, False]
+
+
+def test_evaluation_mode_disables_gradients_only_inside():
+    net = model()
+    x = torch.ones(1, 2)
+    with evaluation_mode(net):
+        assert not net(x).requires_grad
+    assert net(x).requires_grad
+
+
+def test_evaluation_mode_disables_gradients_of_a_plain_function():
+    weight = torch.ones(1, requires_grad=True)
+
+    def network(xt, t):
+        return weight * xt
+
+    with evaluation_mode(network):
+        assert not network(torch.ones(1), torch.zeros(1)).requires_grad
+    assert network(torch.ones(1), torch.zeros(1)).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("dtype", "time"),
+    [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)],
+)
+def test_times_are_float64_for_a_float64_network_and_float32_otherwise(dtype, time):
+    assert time_dtype(nn.Linear(2, 2).to(dtype)) == time
+
+
+def test_the_float_type_of_times_for_a_plain_function_is_the_argument():
+    assert time_dtype(lambda xt, t: xt) == torch.float32
+    assert time_dtype(lambda xt, t: xt, torch.float64) == torch.float64
+
+
+def test_a_low_precision_copy_computes_the_same_bits_under_autocast_and_leaves_the_network_unchanged():
+    torch.manual_seed(0)
+    model = hf.Transformer(hf.Vocab(9, 3), hf.Size(layers=2, width=32, heads=2)).eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    twin = low_precision_copy(model, torch.bfloat16)
+    xt, t = torch.randint(0, 12, (2, 8)), torch.rand(2)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(twin(xt, t), model(xt, t))
+    assert twin.embedding.weight is model.embedding.weight
+    assert {layer.weight.dtype for layer in twin.modules() if isinstance(layer, nn.Linear)} == {torch.bfloat16}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_autocast_does_not_change_a_float64_network():
+    torch.manual_seed(0)
+    net = hf.Transformer(hf.Vocab(9, 3), hf.Size(layers=1, width=32, heads=2)).double().eval()
+    xt, t = torch.randint(0, 12, (2, 8)), torch.rand(2, dtype=torch.float64)
+    with torch.no_grad():
+        plain = net(xt, t)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert autocast_dtype(plain) is None
+            assert autocast_dtype(plain.float()) is torch.bfloat16
+            assert torch.equal(net(xt, t), plain)
+
+
+def test_only_networks_that_say_so_are_autoregressive():
+    with torch.device("meta"):
+        causal = hf.Causal(9, "micro")
+        transformer = hf.Transformer(hf.Vocab(9, 1), "micro")
+    assert is_autoregressive(causal)
+    assert not is_autoregressive(transformer)
+    assert not is_autoregressive(lambda xt, t: xt)
