@@ -3,6 +3,7 @@
 What a test of signals and kills needs: start `hopflow …`, wait for a step, hit it, read what it said.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,12 @@ class Command:
 
     def wait(self, patience: float = PATIENCE) -> int:
         """The exit code; minus the signal's number for a process that was killed."""
-        until(lambda: self.over, "the end of the command", patience)
+        try:
+            until(lambda: self.over, "the end of the command", patience)
+        except AssertionError as error:
+            self.hit(signal.SIGABRT)  # a forked one writes the stacks of its threads into its log
+            until(lambda: self.over, "its end after SIGABRT")
+            raise AssertionError(f"{error}; it printed:\n{self.said}") from None
         assert self.code is not None
         return self.code
 
@@ -100,9 +107,10 @@ class Command:
             output = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             for stream in (1, 2):
                 os.dup2(output, stream)
-            os.closerange(3, 1024)  # whoever waits for the end of pytest's own output shall not wait for this process
+            let_go_of_inherited_files()
             # past whatever pytest has put in their place
             sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+            faulthandler.enable(sys.stderr)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             os.environ |= env
@@ -133,6 +141,20 @@ class Command:
             )
         process.returncode = 0  # so that its finalizer leaves the process alone
         return process.pid
+
+
+def let_go_of_inherited_files() -> None:
+    """Replace every file that a forked process inherited by the null device.
+
+    Whoever waits for the end of pytest's own output shall not wait for this process. The descriptors stay taken:
+    an inherited object that is collected later closes its descriptor, which must not be one of a new socket by then.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in [file.name for file in Path("/dev/fd").iterdir()]:
+        if int(name) > 2 and int(name) != nothing:
+            with suppress(OSError):  # the listing's own descriptor is closed already
+                os.fstat(int(name))
+                os.dup2(nothing, int(name))
 
 
 def until(condition: Callable[[], object], what: str, patience: float = PATIENCE) -> None:

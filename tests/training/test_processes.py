@@ -1,5 +1,6 @@
 """Several processes, as torchrun starts them: the same inputs for any number of them, and none is left waiting."""
 
+import gc
 import os
 import random
 import signal
@@ -183,12 +184,12 @@ def test_once_all_have_joined_a_process_may_take_longer(fox, tmp_path):
         wait = loop.wait_for_all
 
         def late() -> None:
-            time.sleep(3)
+            time.sleep(5.5)
             wait()
 
         loop.wait_for_all = late
 
-    commands = join(fox, tmp_path / "run", [None, slowly], None, 2.5)
+    commands = join(fox, tmp_path / "run", [None, slowly], None, 5)
     assert [command.wait(WITHIN) for command in commands] == [0, 0], commands[0].said
 
 
@@ -224,3 +225,21 @@ def test_a_run_that_only_the_first_process_refuses_ends_every_process(fox, tmp_p
     assert (first.wait(WITHIN), second.wait(WITHIN)) == (2, 3)
     assert "not a run" in first.said
     assert [file.name for file in out.iterdir()] == ["thesis.tex"]
+
+
+def test_a_forked_process_keeps_its_sockets_when_inherited_files_are_collected(fox, tmp_path):
+    def collecting() -> None:
+        wait = loop.wait_for_all
+
+        def collect_first() -> None:
+            gc.collect()
+            wait()
+
+        loop.wait_for_all = collect_first
+
+    for _ in range(20):  # unreachable, but open until they are collected
+        cycle: list[object] = [socket.socket()]
+        cycle.append(cycle)
+        del cycle
+    commands = join(fox, tmp_path / "run", [collecting, collecting], None, 35)
+    assert [command.wait(WITHIN) for command in commands] == [0, 0], commands[0].said
