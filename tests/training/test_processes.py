@@ -237,9 +237,13 @@ def test_a_forked_process_keeps_its_sockets_when_inherited_files_are_collected(f
 
         loop.wait_for_all = collect_first
 
-    for _ in range(20):  # unreachable, but open until they are collected
-        cycle: list[object] = [socket.socket()]
-        cycle.append(cycle)
-        del cycle
-    commands = join(fox, tmp_path / "run", [collecting, collecting], None, 35)
+    gc.disable()  # the sockets shall be unreachable, and still open, when the processes are forked
+    try:
+        for _ in range(20):
+            cycle: list[object] = [socket.socket()]
+            cycle.append(cycle)
+            del cycle
+        commands = join(fox, tmp_path / "run", [collecting, collecting], None, 35)
+    finally:
+        gc.enable()
     assert [command.wait(WITHIN) for command in commands] == [0, 0], commands[0].said
