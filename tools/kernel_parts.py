@@ -3,9 +3,10 @@
     python tools/kernel_parts.py --out parts.json                              # every part, every workload
     python tools/kernel_parts.py --workloads train --parts short_attention gelu_mlp
     python tools/kernel_parts.py --parts short_attention+embedding             # both off together
+    python tools/kernel_parts.py --workloads sample --size mini --n 256        # a small network
     python tools/kernel_parts.py --tiny --seconds 60                           # a test on a CPU
 
-Workloads, at the paper's size (12 layers × 768, L = 128, V = 50,257):
+Workloads, by default at the paper's size (12 layers × 768, L = 128, V = 50,257):
 
 - train: a compiled training step of 512 sequences, from multimask (loss at noisy positions) and uniform (at all)
 - sample: 1,024 Euler steps from a mask
@@ -291,9 +292,9 @@ def say(text: str) -> None:
 def workloads(options: argparse.Namespace, device: torch.device) -> Iterator[tuple[str, Callable[[], Workload]]]:
     """Name and constructor of each workload that was chosen."""
     tiny = options.tiny
-    sizes: dict[str, Any] = {"tokens": 300, "size": "micro", "length": 16} if tiny else {}
-    if not tiny:
-        sizes = {"tokens": 50_257, "size": "small", "length": 128}
+    sizes: dict[str, Any] = {"tokens": 50_257, "size": options.size, "length": 128}
+    if tiny:
+        sizes = {"tokens": 300, "size": "micro", "length": 16}
     compiled = not (options.eager or tiny)
     if "train" in options.workloads:
         case = TrainingCase(**sizes, batch=4 if tiny else 512, steps=2 if tiny else options.steps, device=device)
@@ -324,6 +325,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=440, help="start no measurement after this time")
     parser.add_argument("--blocks", type=int, default=5, help="blocks with a part on and off, each")
     parser.add_argument("--steps", type=int, default=12, help="timed training steps per block, after 8 untimed ones")
+    parser.add_argument("--size", default="small", help="size of the network; in a small one the host limits sampling")
     parser.add_argument("--n", type=int, default=1024, help="sampled sequences per block")
     parser.add_argument("--eager", action="store_true", help="do not compile the training step")
     parser.add_argument("--compile-sampling", action="store_true", help="sample with compile=True")
