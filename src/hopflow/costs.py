@@ -16,9 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .network.caller import NetworkCaller
-from .network.network import Network
-from .system.float_types import widest_float
+from .network.network import Network, NetworkCaller
+from .network.precision import widest_float
 from .transport.cost_matrix import CostMatrix
 from .transport.embedding_distances import centred_distances, chunks, narrowed, squared_distances
 

@@ -18,8 +18,7 @@ from hopflow.bounds.monte_carlo import stratified
 from hopflow.bounds.nll import nll_bound
 from hopflow.divergences import rate_divergence
 from hopflow.flow import Flow
-from hopflow.network.caller import NetworkCaller
-from hopflow.network.network import Network
+from hopflow.network.network import Network, NetworkCaller
 from hopflow.paths import PathSample
 from hopflow.velocities import Eta
 

@@ -16,7 +16,7 @@ from hopflow import exact
 from hopflow.costs import Hamming, TokenMatrix
 from hopflow.flow import Flow
 from hopflow.models import Size, Transformer
-from hopflow.network.caller import NetworkCaller
+from hopflow.network.network import NetworkCaller
 from hopflow.network.network_reader import NetworkReader
 from hopflow.predictions import EXAMPLES as PREDICTIONS
 from hopflow.predictions import Carry, Evidence, Plain

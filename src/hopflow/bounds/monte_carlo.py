@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..network.precision import widest_float
 from ..paths import uniform
 from ..schedules import Schedule
-from ..system.float_types import widest_float
 
 
 @dataclass(frozen=True)

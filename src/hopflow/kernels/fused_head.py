@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..system.autocast import autocast_dtype
+from ..network.precision import autocast_dtype, supports_bf16
 from . import switch
-from .support import has_kernels, supports_bf16
+from .support import has_kernels
 
 PAD = 64
 """The vocabulary is padded to a multiple of this."""

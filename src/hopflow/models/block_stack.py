@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..system.autocast import autocast_dtype
+from ..network.precision import autocast_dtype
 from ..vocab import IDS
 from .attention import KeyValueCache, Rotation, rotation
 from .blocks import Block, Norm, TimedNorm, zero

@@ -10,9 +10,9 @@ from typing import NamedTuple, cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, silu
 
-from ..kernels.gelu_mlp import gelu_mlp
+from ..kernels import gelu_mlp
 from .attention import Attention, KeyValueCache, Rotation
 from .residual_stream import ResidualStream
 from .sizes import Size
@@ -32,7 +32,10 @@ class FeedForward(nn.Module):
         self.out = nn.Linear(4 * width, width)
 
     def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        return gelu_mlp(x, self.inner, self.out)
+        if x.is_cuda and gelu_mlp.supports(x, self.inner, self.out):
+            return gelu_mlp.gelu_mlp(x, self.inner, self.out)
+        out: Tensor = self.out(gelu(self.inner(x), approximate="tanh"))
+        return out
 
 
 class Branch(nn.Module, ABC):

@@ -28,7 +28,7 @@ class ResidualStream(NamedTuple):
 
         The norm has its own weights, or those of a modulation (shift, scale): norm·(1 + scale) + shift.
         """
-        if self.update is not None and residual_norm.supports(self.x):
+        if self.update is not None and self.x.is_cuda and residual_norm.supports(self.x):
             shift, scale = (norm.bias[None, None], norm.weight[None, None]) if modulation is None else modulation
             gate = torch.ones_like(scale[:1]) if self.gate is None else self.gate
             offset = 0.0 if modulation is None else 1.0

@@ -3,9 +3,8 @@
 from typing import cast
 
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..kernels.fused_head import is_plain_linear
 from ..vocab import Vocab
 from .attention import Attention
 from .block_stack import BlockStack, check_dropout, check_tokens
@@ -61,7 +60,7 @@ class Transformer(BlockStack):
         own = getattr(self.features, "__func__", None) is Transformer.features
         own = own and type(self).run_blocks is BlockStack.run_blocks
         attention = self._last.attention.inner if type(self._last) is Block else None
-        usual = type(attention) is Attention and is_plain_linear(attention.qkv)
+        usual = type(attention) is Attention and type(attention.qkv) is nn.Linear
         return own and usual and not any(part._forward_hooks or part._forward_pre_hooks for part in self.modules())
 
     def begin_features(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> PartialFeatures:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..system.float_types import widest_float
+from ..network.precision import widest_float
 
 BLOCK = 256
 """Tokens per block, about the square root of a large vocabulary, so that both stages are short."""

@@ -9,8 +9,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from ..flow import Flow
-from ..network.caller import NetworkCaller
-from ..network.network import Network, device_of
+from ..network.network import Network, NetworkCaller, device_of
 from .generation import HOLE, Generation
 from .options import SamplingOptions, checked
 from .sampling_run import SamplingRun

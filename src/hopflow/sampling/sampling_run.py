@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..flow import Flow
 from ..kernels.async_copy import AsyncCopy, to_device
-from ..network.caller import NetworkCaller
+from ..network.network import NetworkCaller
 from ..network.network_reader import BatchLogits, NetworkReader
 from ..velocities import still_noise
 from .categorical import categorical
@@ -102,7 +102,7 @@ class SamplingRun:
             return
         pool = self.in_flight
         some, length = pool.rows.cpu(), pool.tokens.shape[1]
-        pool.check_finite(AsyncCopy(pool.finite))
+        pool.check_finite(pool.copy_finite())
         for name in ("x0", "fixed", "tokens", "redraws", "changes"):
             getattr(self, name)[some, :length] = getattr(pool, name).cpu()
         self.calls[some] = torch.from_numpy(pool.queue.calls) * self.reader.calls
@@ -176,7 +176,7 @@ class SequencePool:
         self.labels = None if run.labels is None else run.labels.to(run.device)[self.rows]
         self.hops: list[tuple[Tensor, ...]] = []
         self.finite = torch.ones((), dtype=torch.bool, device=run.device)
-        self.last_check = AsyncCopy(self.finite)
+        self.last_check = self.copy_finite()
 
     def run_events(self, batch: int) -> None:
         """Execute all events, at most `batch` sequences per network call."""
@@ -190,12 +190,16 @@ class SequencePool:
             asked += len(rows)
             self.run.progress(self.run.done + len(self.rows) * asked // total, len(self.run.lengths))
             if call % CHECK_EVERY == 0:
-                before, self.last_check = self.last_check, AsyncCopy(self.finite)
+                before, self.last_check = self.last_check, self.copy_finite()
                 self.check_finite(before)
 
-    def check_finite(self, finite: AsyncCopy) -> None:
+    def copy_finite(self) -> Tensor | AsyncCopy:
+        """Whether all logits so far are numbers; on a GPU the host need not wait for it."""
+        return AsyncCopy(self.finite) if self.finite.is_cuda else self.finite.clone()
+
+    def check_finite(self, finite: Tensor | AsyncCopy) -> None:
         """Raise ValueError if the network has returned NaN."""
-        if not bool(finite.result()):
+        if not finite.tolist():
             raise ValueError("the network returned NaN: check its weights and its inputs.")
 
     def _step(self, rows: Indices, with_network: bool) -> None:
@@ -279,4 +283,4 @@ class SequencePool:
 
     def _to_device(self, x: Tensor) -> Tensor:
         """A copy on the device; from pinned memory the host does not wait for a GPU."""
-        return to_device(x, self.run.device)
+        return to_device(x, self.run.device) if self.run.device.type == "cuda" else x.to(self.run.device)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..models.causal import Causal
-from ..network.caller import NetworkCaller
+from ..network.network import NetworkCaller
 from ..runs.rng import stream
 from ..runs.sharding import Share
 from .pairing.pairs import Table

@@ -19,8 +19,7 @@ from ..bounds.monte_carlo import stratified
 from ..bounds.nll import nll_bound
 from ..couplings import Independent
 from ..flow import Flow
-from ..network.caller import NetworkCaller
-from ..network.network import device_of, embedding_table
+from ..network.network import NetworkCaller, device_of, embedding_table
 from ..paths import PathSample
 from ..runs.devices import most_workers
 from ..runs.rng import stream, stream_seed

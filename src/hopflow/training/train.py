@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ..flow import Flow
-from ..network.caller import NetworkCaller
+from ..network.network import NetworkCaller
 from ..runs.devices import choose_device
 from ..runs.identity import flatten, recipe_hash, with_defaults
 from ..runs.pretrained import check_vocab

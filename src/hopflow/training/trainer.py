@@ -33,7 +33,8 @@ class Outcome:
     """The numbers of a step, copied from the device in the background: loss, gradient norm, whether to stop or save."""
 
     def __init__(self, step: int, tokens: int, numbers: Tensor) -> None:
-        self.step, self._tokens, self._numbers = step, tokens, AsyncCopy(numbers)
+        self.step, self._tokens = step, tokens
+        self._numbers = AsyncCopy(numbers) if numbers.is_cuda else numbers
 
     @property
     def loss(self) -> float:
@@ -53,7 +54,8 @@ class Outcome:
         return self._read()[3] > 0
 
     def _read(self) -> list[float]:
-        return self._numbers.result().tolist()
+        numbers: list[float] = self._numbers.tolist()
+        return numbers
 
 
 class NotFinite(ValueError):
@@ -268,7 +270,7 @@ class Trainer:
     def _to_device(self, tensor: Tensor) -> Tensor:
         if self.device.type == "mps" and tensor.dtype == torch.float64:
             tensor = tensor.float()
-        return to_device(tensor, self.device)
+        return to_device(tensor, self.device) if self.device.type == "cuda" else tensor.to(self.device)
 
 
 def task_for(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings, share: Share) -> Task:

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from ..kernels import switch
-from ..kernels.support import has_kernels, supports_bf16
+from ..kernels.support import has_kernels
+from ..network.precision import supports_bf16
 from .cost_matrix import CostMatrix
 
 CHUNK = 1 << 25
