@@ -297,9 +297,7 @@ def test_a_recomputed_block_applies_the_same_dropout(timed, monkeypatch):
         return torch.autograd.grad(loss, weights)
 
     again = gradients()
-    monkeypatch.setattr(
-        "hopflow.models.block_stack.checkpoint", lambda function, *given, use_reentrant: function(*given)
-    )
+    monkeypatch.setattr("hopflow.models.blocks.checkpoint", lambda function, *given, use_reentrant: function(*given))
     assert all(apart(a, b.double()) < 1e-2 for a, b in zip(again, gradients(), strict=True) if float(b.norm()) > 1e-6)
 
 

@@ -15,8 +15,7 @@ from ..sampling.categorical import categorical
 from ..sampling.filters import Filter
 from ..scores import linear_head_terms
 from .attention import CausalAttention, KeyValueCache
-from .block_stack import BlockStack, check_dropout, check_tokens
-from .blocks import Block, Norm, PlainBranch
+from .blocks import Block, BlockStack, Norm, PlainBranch, check_dropout, check_tokens
 from .sizes import Size
 
 CHUNK = 1 << 26
