@@ -16,7 +16,7 @@ from hopflow.kernels.gelu_mlp import gelu_mlp
 from hopflow.models.attention import rotated
 from hopflow.runs.checkpoint import latest
 from hopflow.runs.sharding import Share
-from hopflow.sampling.categorical import categorical
+from hopflow.sampling.random_draws import categorical
 from hopflow.scores import _terms
 from hopflow.training.averages import Ema
 from hopflow.training.settings import Settings

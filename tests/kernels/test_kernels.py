@@ -25,7 +25,7 @@ from hopflow import divergences, kernels
 from hopflow.kernels import gelu_mlp
 from hopflow.models.attention import rotated
 from hopflow.predictions import Evidence
-from hopflow.sampling.categorical import categorical
+from hopflow.sampling.random_draws import categorical
 from hopflow.scores import _terms
 from hopflow.sources import BagOfWords, Uniform
 from hopflow.vocab import Vocab
