@@ -15,7 +15,7 @@ from hopflow.kernels.fused_head import PAD, Bf16x3Head, fused_score_terms, head_
 from hopflow.kernels.gelu_mlp import gelu_mlp
 from hopflow.models.attention import rotated
 from hopflow.runs.checkpoint import latest
-from hopflow.runs.sharding import Share
+from hopflow.runs.ot_batch import Share
 from hopflow.sampling.random_draws import categorical
 from hopflow.scores import _terms
 from hopflow.training.averages import Ema

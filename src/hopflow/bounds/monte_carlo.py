@@ -154,14 +154,6 @@ def _check_grade(grade: float) -> None:
         raise ValueError(f"grade must be ≥ 1 and finite (1 = uniform, larger = denser towards k = 1), got {grade:g}.")
 
 
-def stratified(
-    rows: int, strata: int, generator: torch.Generator | None, dtype: torch.dtype = torch.float64
-) -> Float[Tensor, "rows strata"]:
-    """One uniform number per row in each of `strata` equal parts of (0, 1]."""
-    u = 1 - torch.rand(rows, strata, generator=generator, dtype=dtype)
-    return (u + torch.arange(strata, dtype=dtype)) / strata
-
-
 def continuous(schedule: Schedule) -> Clock:
     """The clock of an integral over the complete path, in units of k if the schedule is shared."""
 

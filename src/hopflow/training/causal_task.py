@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..models.causal import Causal
 from ..network.network import NetworkCaller
+from ..runs.ot_batch import Share
 from ..runs.rng import stream
-from ..runs.sharding import Share
 from .pairing.pairs import Table
 from .settings import Settings
 from .tasks import Batch, HeldOutEvaluation, Task, Text, mean_entries
