@@ -11,7 +11,7 @@ from toys import generator
 
 from hopflow import costs
 from hopflow.costs import EXAMPLES, Cost, Embedding, Hamming, OneStepLikelihood, SquaredEmbedding, TokenMatrix
-from hopflow.transport import embedding_distances
+from hopflow.transport import cost_matrix, embedding_distances
 from hopflow.transport.assignment import assignment
 
 
@@ -117,7 +117,7 @@ def test_sequences_without_positions_are_refused():
 
 @pytest.mark.parametrize("vocab", [3, costs.FEW_TOKENS, costs.FEW_TOKENS + 1, 2**16, 2**16 + 3, 2**24 + 3])
 def test_hamming_counts_alike_for_few_tokens_many_and_very_many(vocab, monkeypatch):
-    monkeypatch.setattr(embedding_distances, "CPU_CHUNK", 1000)  # several chunks
+    monkeypatch.setattr(cost_matrix, "CPU_CHUNK", 1000)  # several chunks
     monkeypatch.setattr(costs, "COMPARED_ROWS", 8)
     x0, x1 = rows(20, 33, vocab, 0), rows(17, 33, vocab, 1)
     x0[:, ::2] = vocab - 2
@@ -134,7 +134,7 @@ def test_hamming_counts_more_positions_than_a_byte_does(length):
 
 @pytest.mark.parametrize("cost", EXAMPLES, ids=name)
 def test_what_is_solved_is_the_cost_up_to_constants_of_rows_and_columns_and_pairs_pay_the_true_cost(cost, monkeypatch):
-    monkeypatch.setattr(embedding_distances, "CPU_CHUNK", 100)
+    monkeypatch.setattr(cost_matrix, "CPU_CHUNK", 100)
     x0, x1, e = rows(20, 5, 7, 0), rows(20, 5, 7, 1), table(7)
     full, split = cost.matrix(x0, x1, e, network), cost.cost_matrix(x0, x1, e, network)
     difference = (full - split.pairwise).double()
@@ -254,7 +254,7 @@ def test_a_table_that_holds_nan_stays_a_nan_cost_when_it_is_narrowed():
 
 
 def test_the_embedding_cost_needs_no_tensor_of_all_positions(monkeypatch):
-    monkeypatch.setattr(embedding_distances, "CPU_CHUNK", 5000)
+    monkeypatch.setattr(cost_matrix, "CPU_CHUNK", 5000)
     n, length, width = 32, 64, 16
     x0, x1, e = rows(n, length, 50, 0), rows(n, length, 50, 1), table(50, width)
     with Allocations(x0, x1, e) as made:

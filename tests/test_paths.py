@@ -1,11 +1,11 @@
 import pytest
 import torch
 from cases import VOCAB
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import generator
 
-from hopflow.paths import ConvexPath
+from hopflow.paths import ConvexPath, stratified
 from hopflow.schedules import EXAMPLES, Cosine, Linear, Polynomial, Positional
 from hopflow.sources import Mask
 
@@ -73,3 +73,19 @@ def test_a_time_off_the_path_is_refused(bad):
     x0, x1 = pairs(2)
     with pytest.raises(ValueError, match=r"t must lie in \[0, 1\] \(0 = source, 1 = data\)"):
         ConvexPath().sample(x0, x1, torch.tensor([0.5, bad]))
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 20), st.integers(1, 64), st.integers(0, 1000))
+def test_stratified_numbers_lie_one_in_each_part(rows, strata, seed):
+    u = stratified(rows, strata, generator(seed))
+    assert u.shape == (rows, strata)
+    assert (u > 0).all()
+    assert (u <= 1).all()
+    assert torch.equal((u * strata).ceil().long(), torch.arange(1, strata + 1).expand(rows, strata))
+
+
+def test_stratified_numbers_are_uniform_within_their_part():
+    u = stratified(20_000, 4, generator(0))
+    inside = u * 4 - torch.arange(4)
+    assert ((inside.mean(0) - 0.5).abs() < 4 * (1 / 12 / 20_000) ** 0.5).all()

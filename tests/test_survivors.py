@@ -16,7 +16,7 @@ from hopflow.evaluation.best_bound import is_lower
 from hopflow.evaluation.likelihood import _causal_nll
 from hopflow.evaluation.rows import Row
 from hopflow.models import Causal, Size
-from hopflow.network import precision
+from hopflow.network import network
 from hopflow.report.page import script_json
 from hopflow.runs.devices import choose_device
 from hopflow.training.averages import WeightEma
@@ -114,9 +114,9 @@ class Headed(nn.Linear):
 
 
 def test_auto_precision_is_bf16_only_for_networks_with_a_head(monkeypatch):
-    monkeypatch.setattr(precision, "choose_precision", lambda asked, device: "bf16")
+    monkeypatch.setattr(network, "choose_precision", lambda asked, device: "bf16")
     for model, expected in ((nn.Linear(2, 2), "float32"), (Headed(2, 2), "bf16")):
-        with precision.use_precision(model, torch.device("cpu")) as name:
+        with network.use_precision(model, torch.device("cpu")) as name:
             assert name.replace("bfloat16", "bf16") == expected
 
 

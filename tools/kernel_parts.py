@@ -43,7 +43,7 @@ from hopflow.bounds.nll import nll_bound
 from hopflow.costs import SquaredEmbedding
 from hopflow.flow import Flow
 from hopflow.kernels.switch import PARTS
-from hopflow.network.caller import GPU_TOKENS
+from hopflow.network.network import GPU_TOKENS
 from hopflow.sampling.generate import generate
 from hopflow.training.averages import Ema
 

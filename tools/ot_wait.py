@@ -16,7 +16,7 @@ import torch
 
 import hopflow as hf
 from hopflow.models import Transformer
-from hopflow.runs.sharding import Share
+from hopflow.runs.ot_batch import Share
 from hopflow.training.settings import Settings
 from hopflow.training.tasks import FlowTask
 from hopflow.training.trainer import Trainer

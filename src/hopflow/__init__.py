@@ -64,7 +64,6 @@ if TYPE_CHECKING:  # for type checkers and editors; a test keeps it equal to the
     from .recipes import Recipe as Recipe
     from .runs.pretrained import from_pretrained as from_pretrained
     from .runs.pretrained import save_pretrained as save_pretrained
-    from .sampling.categorical import gumbel32 as gumbel32
     from .sampling.filters import Filter as Filter
     from .sampling.generate import Unfinished as Unfinished
     from .sampling.generate import generate as generate
@@ -74,7 +73,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test keeps it equal to the
     from .sampling.generation import Hops as Hops
     from .sampling.options import SamplingOptions as SamplingOptions
     from .sampling.prompts import prompt as prompt
-    from .sampling.random_streams import RandomStreams as RandomStreams
+    from .sampling.random_draws import RandomStreams as RandomStreams
+    from .sampling.random_draws import gumbel32 as gumbel32
     from .sampling.samplers import Euler as Euler
     from .sampling.samplers import Events as Events
     from .sampling.samplers import RandomOrder as RandomOrder
@@ -179,13 +179,13 @@ _HOME = {
     "Euler": "sampling.samplers",
     "RandomOrder": "sampling.samplers",
     "Events": "sampling.samplers",
-    "RandomStreams": "sampling.random_streams",
+    "RandomStreams": "sampling.random_draws",
     "Grid": "sampling.time_grids",
     "EvenGrid": "sampling.time_grids",
     "CosineGrid": "sampling.time_grids",
     "GivenGrid": "sampling.time_grids",
     "Filter": "sampling.filters",
-    "gumbel32": "sampling.categorical",
+    "gumbel32": "sampling.random_draws",
     # Bounds on the negative log-likelihood.
     "nll_bound": "bounds.nll",
     "kappa_bound": "bounds.nll",

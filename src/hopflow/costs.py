@@ -16,11 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .network.caller import NetworkCaller
-from .network.network import Network
-from .system.float_types import widest_float
-from .transport.cost_matrix import CostMatrix
-from .transport.embedding_distances import centred_distances, chunks, narrowed, squared_distances
+from .network.network import Network, NetworkCaller
+from .network.precision import widest_float
+from .transport.cost_matrix import CostMatrix, position_chunks
+from .transport.embedding_distances import centred_distances, narrowed, squared_distances
 
 FEW_TOKENS = 16
 """Vocabulary size up to which products of one-hot rows are faster than comparisons (7 times at V = 3, n = 2048)."""
@@ -135,7 +134,7 @@ class Hamming(Cost):
         tokens = int(torch.maximum(x0.max(), x1.max())) + 1
         if tokens <= FEW_TOKENS:
             matches = x0.new_zeros(len(x1), len(x0), dtype=torch.float32)
-            for at in chunks(x0, tokens):
+            for at in position_chunks(x0, tokens):
                 hot0, hot1 = (torch.nn.functional.one_hot(x[:, at], tokens).flatten(1).float() for x in (x0, x1))
                 matches.addmm_(hot1, hot0.T)
             return CostMatrix(x0.shape[1] - matches)
@@ -161,7 +160,7 @@ class _InEmbeddingSpace(Cost):
         _some_positions(x0)
         # summed at once: small results between large chunks fragment the heap, up to 12 GiB at n = 4096
         total = torch.zeros(len(x0), dtype=widest_float(x0.device), device=x0.device)
-        for at in chunks(x0, _table(embedding).shape[1]):
+        for at in position_chunks(x0, _table(embedding).shape[1]):
             total += super().paired(x0[:, at], x1[:, at], embedding)
         return total
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .costs import Hamming, SequenceCost
 from .network.network import Network
-from .system.float_types import widest_float
+from .network.precision import widest_float
 from .transport.assignment import assignment, best_engine
 from .transport.cost_matrix import CostMatrix
 from .transport.coupling_numbers import CouplingNumbers, HasCouplingNumbers, Verdict

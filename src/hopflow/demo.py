@@ -30,7 +30,7 @@ from .models import Convolutional
 from .recipes import Recipe
 from .recipes.build import flow_of
 from .report.run_data import RunData
-from .runs.devices import one_thread
+from .runs.ot_batch import one_thread
 from .runs.pretrained import from_pretrained
 from .runs.rng import Seeded
 from .sampling.generate import generate

@@ -189,7 +189,7 @@ def _implied_rows(
 
 def _kernel(logits: Float[Tensor, "n Vd"]) -> Callable[..., tuple[Tensor, ...]] | None:
     """The Triton kernel that needs one pass over the logits instead of about forty; None if it cannot be used."""
-    on = switch.current.divergence and has_kernels(logits)
+    on = logits.is_cuda and switch.current.divergence and has_kernels(logits)
     if torch.is_grad_enabled() or logits.dtype == torch.float64 or not on:
         return None
     from .kernels.divergence_triton import row_divergence

@@ -6,8 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .couplings import Coupling, Independent
-from .network.caller import NetworkCaller
-from .network.network import Network
+from .network.network import Network, NetworkCaller
 from .objectives import CrossEntropy, Objective
 from .paths import ConvexPath, PathSample
 from .predictions import Evidence, Prediction

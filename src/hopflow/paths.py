@@ -84,3 +84,11 @@ def uniform(like: Shaped[Tensor, "*shape"], generator: torch.Generator | None) -
     device = generator.device if generator is not None else like.device
     dtype = torch.float32 if "mps" in (device.type, like.device.type) else torch.float64
     return torch.rand(like.shape, generator=generator, device=device, dtype=dtype).to(like.device)
+
+
+def stratified(
+    rows: int, strata: int, generator: torch.Generator | None, dtype: torch.dtype = torch.float64
+) -> Float[Tensor, "rows strata"]:
+    """One uniform number per row in each of `strata` equal parts of (0, 1]."""
+    u = 1 - torch.rand(rows, strata, generator=generator, dtype=dtype)
+    return (u + torch.arange(strata, dtype=dtype)) / strata

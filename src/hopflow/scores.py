@@ -17,8 +17,7 @@ from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
 from .kernels.fused_head import fused_score_terms, head_kernels
-from .network.caller import NetworkCaller
-from .network.network import Network
+from .network.network import Network, NetworkCaller
 from .paths import PathSample
 from .predictions import Prediction
 from .sources import Source
@@ -217,7 +216,7 @@ def _head_terms(head: Any, features: Tensor, xt: Tensor, x1: Tensor, source: Sou
     own = getattr(head, "score_terms", None)
     if own is not None and (terms := own(features, xt, x1)) is not None:
         return cast(Tensor, terms)
-    module = head_kernels(head, features)
+    module = head_kernels(head, features) if features.is_cuda else None
     if module is not None:
         source.vocab.check_outputs(head.out_features)
         return fused_score_terms(module, features, head, xt, x1)
@@ -231,7 +230,7 @@ def linear_head_terms(
     head: nn.Linear, features: Float[Tensor, "n D"], xt: Int[Tensor, " n"], x1: Int[Tensor, " n"]
 ) -> Float[Tensor, "n 3"]:
     """The log-sum-exp over the tokens other than xt, and the logits of xt and x1, for a linear head over any tokens."""
-    module = head_kernels(head, features)
+    module = head_kernels(head, features) if features.is_cuda else None
     if module is not None:
         return fused_score_terms(module, features, head, xt, x1)
     rowwise: Tensor = _Rowwise.apply(_terms, head(features), xt, x1)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .system.float_types import widest_float
+from .network.precision import widest_float
 from .vocab import Vocab
 
 
@@ -75,8 +75,9 @@ class Source(ABC):
 
     def _table(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """p0 and its cumulative sum on a device; copied once per device."""
-        key, dtype = str(device), widest_float(device)
+        key = str(device)
         if key not in self._tables:
+            dtype = widest_float(device)
             self._tables[key] = self._probs.to(device, dtype), self._probs.cumsum(0).to(device, dtype)
         return self._tables[key]
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from toys import generator
 
-from hopflow.bounds.monte_carlo import Count, Forced, TimePoint, continuous, stratified
+from hopflow.bounds.monte_carlo import Count, Forced, TimePoint, continuous
+from hopflow.paths import stratified
 from hopflow.schedules import EXAMPLES, Cosine, Linear, Polynomial, Positional
 
 L = 3
@@ -169,22 +170,6 @@ def test_a_counted_weight_is_l_over_m_times_rest():
     assert draw.noisy.sum(1).tolist() == [1, 3, 4]
     expected = 4 * draw.point.rest[:, 0] / torch.tensor([1, 3, 4])
     torch.testing.assert_close(draw.weight, expected)
-
-
-@settings(max_examples=40)
-@given(st.integers(1, 20), st.integers(1, 64), st.integers(0, 1000))
-def test_stratified_numbers_lie_one_in_each_part(rows, strata, seed):
-    u = stratified(rows, strata, generator(seed))
-    assert u.shape == (rows, strata)
-    assert (u > 0).all()
-    assert (u <= 1).all()
-    assert torch.equal((u * strata).ceil().long(), torch.arange(1, strata + 1).expand(rows, strata))
-
-
-def test_stratified_numbers_are_uniform_within_their_part():
-    u = stratified(20_000, 4, generator(0))
-    inside = u * 4 - torch.arange(4)
-    assert ((inside.mean(0) - 0.5).abs() < 4 * (1 / 12 / 20_000) ** 0.5).all()
 
 
 def test_the_same_seed_gives_the_same_draws():

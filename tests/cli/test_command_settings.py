@@ -31,7 +31,7 @@ from hopflow.cli.settings_help import NONE, as_typed, commands, example, setting
 from hopflow.cli.settings_parser import parse_settings
 from hopflow.cli.train_help import most_used
 from hopflow.data.build_tokenizer import token_choices
-from hopflow.data.corpus import load
+from hopflow.data.load_corpus import load
 from hopflow.evaluation import tightness
 from hopflow.evaluation.suite import Suite
 from hopflow.models.sizes import SIZES

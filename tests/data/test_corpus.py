@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hopflow as hf
-from hopflow.data import corpus as corpora_module
+from hopflow.data import load_corpus
 
 LONG = "".join(f"line {i} of a text that is one document\n" for i in range(300))
 
@@ -111,7 +111,7 @@ def test_every_epoch_visits_every_row_and_batches_may_straddle_its_edge(text):
 
 def test_the_held_out_rows_are_capped_and_evenly_spread(text, monkeypatch):
     whole = hf.data.load(text, length=8, holdout=0.5).test
-    monkeypatch.setattr(corpora_module, "TEST_ROWS", 10)
+    monkeypatch.setattr(load_corpus, "TEST_ROWS", 10)
     few = hf.data.load(text, length=8, holdout=0.5).test
     places = [i * len(whole) // 10 for i in range(10)]
     assert len(whole) > 100

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopflow.data.shuffle import shuffled
+from hopflow.data.corpus import shuffled
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**63 - 1), st.integers(0, 10**9))

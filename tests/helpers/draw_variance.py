@@ -14,13 +14,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from hopflow.bounds.estimate import mean_and_error
-from hopflow.bounds.monte_carlo import stratified
 from hopflow.bounds.nll import nll_bound
 from hopflow.divergences import rate_divergence
 from hopflow.flow import Flow
-from hopflow.network.caller import NetworkCaller
-from hopflow.network.network import Network
-from hopflow.paths import PathSample
+from hopflow.network.network import Network, NetworkCaller
+from hopflow.paths import PathSample, stratified
 from hopflow.velocities import Eta
 
 Estimator = Callable[[int], tuple[float, int]]

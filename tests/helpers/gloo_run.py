@@ -13,7 +13,7 @@ from paired_runs import BATCH, COUPLINGS, LENGTH, OT_BATCH, VOCAB, Net, labels, 
 from safetensors.torch import load_file, save_file
 
 from hopflow import Flow, Uniform
-from hopflow.runs.sharding import Share
+from hopflow.runs.ot_batch import Share
 from hopflow.training.pairing.global_pairs import GlobalPairing
 from hopflow.training.pairing.pairs import Pairing
 

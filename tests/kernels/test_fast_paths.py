@@ -15,8 +15,8 @@ from hopflow.kernels.fused_head import PAD, Bf16x3Head, fused_score_terms, head_
 from hopflow.kernels.gelu_mlp import gelu_mlp
 from hopflow.models.attention import rotated
 from hopflow.runs.checkpoint import latest
-from hopflow.runs.sharding import Share
-from hopflow.sampling.categorical import categorical
+from hopflow.runs.ot_batch import Share
+from hopflow.sampling.random_draws import categorical
 from hopflow.scores import _terms
 from hopflow.training.averages import Ema
 from hopflow.training.settings import Settings
@@ -297,9 +297,7 @@ def test_a_recomputed_block_applies_the_same_dropout(timed, monkeypatch):
         return torch.autograd.grad(loss, weights)
 
     again = gradients()
-    monkeypatch.setattr(
-        "hopflow.models.block_stack.checkpoint", lambda function, *given, use_reentrant: function(*given)
-    )
+    monkeypatch.setattr("hopflow.models.blocks.checkpoint", lambda function, *given, use_reentrant: function(*given))
     assert all(apart(a, b.double()) < 1e-2 for a, b in zip(again, gradients(), strict=True) if float(b.norm()) > 1e-6)
 
 

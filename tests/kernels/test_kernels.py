@@ -25,7 +25,7 @@ from hopflow import divergences, kernels
 from hopflow.kernels import gelu_mlp
 from hopflow.models.attention import rotated
 from hopflow.predictions import Evidence
-from hopflow.sampling.categorical import categorical
+from hopflow.sampling.random_draws import categorical
 from hopflow.scores import _terms
 from hopflow.sources import BagOfWords, Uniform
 from hopflow.vocab import Vocab
@@ -241,7 +241,6 @@ def test_gelu_with_a_bias_and_its_gradient(n, width):
 
 def test_gelu_mlp_stores_one_hidden_tensor_for_its_gradients(monkeypatch):
     monkeypatch.setattr(kernels, "gelu_mlp_triton", gelu_mlp_triton, raising=False)
-    monkeypatch.setattr(gelu_mlp, "supports", lambda *_: True)
     torch.manual_seed(0)
     layers, x = nn.ModuleList([nn.Linear(12, 50), nn.Linear(50, 7)]), torch.randn(3, 5, 12, requires_grad=True)
     first, second = exact_layers = copy.deepcopy(layers).double()

@@ -16,11 +16,10 @@ from unchecked import unchecked
 from hopflow import scores as scores_module
 from hopflow.costs import SquaredEmbedding
 from hopflow.flow import Flow
-from hopflow.kernels.gelu_mlp import supports
+from hopflow.kernels import gelu_mlp
 from hopflow.models import SIZES, Size, Transformer
 from hopflow.models.attention import rotated, rotation
-from hopflow.network.caller import NetworkCaller
-from hopflow.network.network import evaluation_mode
+from hopflow.network.network import NetworkCaller, evaluation_mode
 from hopflow.network.network_reader import NetworkReader
 from hopflow.objectives import EXAMPLES as OBJECTIVES
 from hopflow.objectives import NoisyCrossEntropy
@@ -530,11 +529,23 @@ class Own(nn.Linear):
     """A layer of one's own, which may do more than multiply."""
 
 
-def test_gelu_mlp_supports_only_plain_linear_layers_with_a_bias():
+def test_gelu_mlp_supports_only_plain_linear_layers_with_a_bias(monkeypatch):
+    monkeypatch.setattr(gelu_mlp, "has_kernels", lambda x: True)
     with FakeTensorMode(), torch.no_grad():
         x = torch.empty(2, 4, dtype=torch.bfloat16, device="cuda")
+    plain, odd_layers = (nn.Linear(4, 8), nn.Linear(8, 4)), (nn.Linear(8, 4, bias=False), Own(8, 4))
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            assert gelu_mlp.supports(x, *plain)
+            assert not gelu_mlp.supports(x, nn.Linear(4, 8, bias=False), plain[1])
+            for outer in odd_layers:  # without gradients the second layer is called as it is
+                assert gelu_mlp.supports(x, plain[0], outer) == (not grad)
+
+
+def test_gelu_mlp_with_gradients_needs_triton(monkeypatch):
+    monkeypatch.setattr(gelu_mlp, "has_kernels", lambda x: False)
+    with FakeTensorMode(), torch.no_grad():
+        x = torch.empty(2, 4, dtype=torch.bfloat16, device="cuda")
+    assert not gelu_mlp.supports(x, nn.Linear(4, 8), nn.Linear(8, 4))
     with torch.no_grad():
-        assert supports(x, nn.Linear(4, 8), nn.Linear(8, 4))
-        assert not supports(x, nn.Linear(4, 8, bias=False), nn.Linear(8, 4))
-        assert not supports(x, nn.Linear(4, 8), nn.Linear(8, 4, bias=False))
-        assert not supports(x, nn.Linear(4, 8), Own(8, 4))
+        assert gelu_mlp.supports(x, nn.Linear(4, 8), nn.Linear(8, 4))

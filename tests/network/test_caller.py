@@ -9,8 +9,7 @@ from hopflow.costs import OneStepLikelihood
 from hopflow.flow import Flow
 from hopflow.kernels.fused_head import Bf16x3Head
 from hopflow.models import Size, Transformer
-from hopflow.network.caller import GPU_TOKENS, LOGITS_PER_TOKEN, TOKENS, NetworkCaller
-from hopflow.network.head import FullPrecisionHead
+from hopflow.network.network import GPU_TOKENS, LOGITS_PER_TOKEN, TOKENS, FullPrecisionHead, NetworkCaller
 from hopflow.paths import PathSample
 from hopflow.sources import Mask
 from hopflow.vocab import Vocab

@@ -7,8 +7,7 @@ from torch import nn
 
 import hopflow as hf
 from hopflow.network.network import evaluation_mode, is_autoregressive, time_dtype
-from hopflow.network.precision import low_precision_copy
-from hopflow.system.autocast import autocast_dtype
+from hopflow.network.precision import autocast_dtype, low_precision_copy
 
 
 def model() -> nn.Module:

@@ -15,8 +15,7 @@ from hopflow.evaluation.transport import jumps
 from hopflow.flow import Flow
 from hopflow.models import Size, Transformer
 from hopflow.network import network_reader
-from hopflow.network.caller import NetworkCaller
-from hopflow.network.precision import use_precision
+from hopflow.network.network import NetworkCaller, use_precision
 from hopflow.sampling.generate import generate
 from hopflow.sources import BagOfWords, Mask, MultiMask, Source, Uniform
 from hopflow.vocab import Vocab

@@ -15,8 +15,8 @@ from hopflow.flow import Flow
 from hopflow.objectives import Bound, CrossEntropy, NoisyCrossEntropy
 from hopflow.paths import PathSample
 from hopflow.predictions import Carry, Evidence, Plain
-from hopflow.sampling.categorical import categorical
 from hopflow.sampling.generate import generate
+from hopflow.sampling.random_draws import categorical
 from hopflow.scores import Scores
 from hopflow.sources import examples
 from hopflow.training.pairing.pairs import Pairing

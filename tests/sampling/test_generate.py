@@ -16,13 +16,13 @@ from hopflow import exact
 from hopflow.costs import Hamming, TokenMatrix
 from hopflow.flow import Flow
 from hopflow.models import Size, Transformer
-from hopflow.network.caller import NetworkCaller
+from hopflow.network.network import NetworkCaller
 from hopflow.network.network_reader import NetworkReader
 from hopflow.predictions import EXAMPLES as PREDICTIONS
 from hopflow.predictions import Carry, Evidence, Plain
-from hopflow.sampling.categorical import gumbel32
 from hopflow.sampling.generate import Unfinished, generate, infill
 from hopflow.sampling.generation import HOLE
+from hopflow.sampling.random_draws import gumbel32
 from hopflow.sampling.samplers import Euler, Events, RandomOrder, Sampler
 from hopflow.sampling.time_grids import CosineGrid
 from hopflow.schedules import EXAMPLES as SCHEDULES

@@ -10,7 +10,7 @@ from scipy.stats import chisquare, kstest
 from hopflow.flow import Flow
 from hopflow.predictions import EXAMPLES as PREDICTIONS
 from hopflow.predictions import Carry, Evidence, Plain
-from hopflow.sampling.random_streams import RandomStreams
+from hopflow.sampling.random_draws import RandomStreams
 from hopflow.sampling.samplers import EXAMPLES, Euler, RandomOrder
 from hopflow.sampling.time_grids import CosineGrid, EvenGrid, GivenGrid
 from hopflow.schedules import EXAMPLES as SCHEDULES

@@ -12,7 +12,7 @@ from hopflow.recipes.components import choose
 from hopflow.sampling import samplers, time_grids
 from hopflow.sampling.generate import generate, infill
 from hopflow.sampling.generation import HOLE
-from hopflow.sampling.random_streams import RandomStreams
+from hopflow.sampling.random_draws import RandomStreams
 from hopflow.sampling.samplers import Euler, Events, Sampler
 from hopflow.sampling.time_grids import EvenGrid, Grid
 from hopflow.schedules import EXAMPLES as SCHEDULES

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hopflow.sampling.categorical import categorical, gumbel32
+from hopflow.sampling.random_draws import categorical, gumbel32
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -11,7 +11,7 @@ import torch
 from paired_runs import BATCH, COUPLINGS, LENGTH, OT_BATCH, labels, pairing, plain, rows, table
 from safetensors.torch import load_file
 
-from hopflow.runs.sharding import Share
+from hopflow.runs.ot_batch import Share
 
 STEPS = range(14)
 

@@ -11,18 +11,18 @@ from torch import nn
 from unchecked import unchecked
 
 import hopflow as hf
-from hopflow.bounds.monte_carlo import stratified
 from hopflow.cli.training_log import evaluation_results
 from hopflow.models import Causal, Size, Transformer
+from hopflow.paths import stratified
 from hopflow.runs import checkpoint
 from hopflow.runs.metrics import read
+from hopflow.runs.ot_batch import Share
 from hopflow.runs.rng import stream
-from hopflow.runs.sharding import Share
 from hopflow.training.causal_task import CausalTask
 from hopflow.training.settings import Settings
 from hopflow.training.tasks import FlowTask
 from hopflow.training.train import train
-from hopflow.training.trainer import NotFinite, Trainer
+from hopflow.training.trainer import NotFinite, Trainer, learning_rate
 
 QUICK = {"workers": 0, "log_every": 1, "eval_every": 0, "eval_samples": 0, "eval_rows": 0, "warmup": 2, "lr": 1e-3}
 SMALL = Size(layers=1, width=32, heads=2)
@@ -500,10 +500,12 @@ def test_the_logger_is_called_with_every_row_of_metrics(tmp_path):
 @pytest.mark.parametrize("rate", ["constant", "cosine"])
 def test_the_learning_rate_warms_up_then_is_constant_or_decays_to_a_tenth(rate):
     settings = Settings(steps=100, warmup=10, lr=1.0, rate=rate)
-    assert settings.rate_at(0) == pytest.approx(0.1)
-    assert settings.rate_at(9) == pytest.approx(1.0)
-    assert settings.rate_at(10) == pytest.approx(1.0)
-    assert settings.rate_at(100) == pytest.approx(1.0 if rate == "constant" else 0.1)
+    assert learning_rate(settings, 0) == pytest.approx(0.1)
+    assert learning_rate(settings, 9) == pytest.approx(1.0)
+    assert learning_rate(settings, 10) == pytest.approx(1.0)
+    assert learning_rate(settings, 100) == pytest.approx(1.0 if rate == "constant" else 0.1)
+    with pytest.warns(DeprecationWarning, match=r"training\.trainer\.learning_rate"):
+        assert settings.rate_at(5) == learning_rate(settings, 5)
 
 
 def test_a_causal_network_is_compiled_up_to_its_head(monkeypatch):

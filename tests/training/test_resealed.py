@@ -19,7 +19,7 @@ import hopflow as hf
 from hopflow.models import Size, Transformer
 from hopflow.runs import checkpoint
 from hopflow.runs.checkpoint import Checkpoint, DamagedFile
-from hopflow.runs.sharding import Share
+from hopflow.runs.ot_batch import Share
 from hopflow.training.settings import Settings
 from hopflow.training.trainer import Trainer, task_for
 

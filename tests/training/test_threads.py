@@ -13,7 +13,7 @@ import hopflow as hf
 from hopflow.models import Size, Transformer
 from hopflow.runs import checkpoint
 from hopflow.runs.metrics import read
-from hopflow.runs.sharding import Share
+from hopflow.runs.ot_batch import Share
 from hopflow.training import loop, threads
 from hopflow.training.settings import Settings
 from hopflow.training.threads import (

@@ -10,7 +10,7 @@ from torch import nn
 
 import hopflow as hf
 from hopflow.runs.checkpoint import latest
-from hopflow.runs.sharding import Share
+from hopflow.runs.ot_batch import Share
 from hopflow.training import trainer as trainers
 from hopflow.training.settings import Settings
 from hopflow.training.tasks import Batch, FlowTask, HeldOutEvaluation, Task

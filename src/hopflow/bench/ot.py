@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..costs import Hamming, SquaredEmbedding
-from ..runs.devices import one_thread
+from ..runs.ot_batch import one_thread
 from ..transport import assignment
 from ..transport.cost_matrix import CostMatrix
 from ..transport.sinkhorn import TransportPlan, sinkhorn

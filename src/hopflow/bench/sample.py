@@ -9,7 +9,7 @@ import torch
 
 from ..flow import Flow
 from ..models import Transformer
-from ..network.caller import GPU_TOKENS, NetworkCaller
+from ..network.network import GPU_TOKENS, NetworkCaller
 from ..sampling.generate import SamplingOptions, generate
 from ..sampling.samplers import Euler, RandomOrder, Sampler
 from .case import SpeedCase, new_transformer, source_by_name, synchronize

@@ -13,7 +13,7 @@ from ..couplings import ExactOT, Independent
 from ..flow import Flow
 from ..kernels import Kernels
 from ..models import Transformer
-from ..runs.sharding import Share
+from ..runs.ot_batch import Share
 from ..training.settings import Settings
 from ..training.tasks import FlowLoss, FlowTask
 from ..training.trainer import Trainer

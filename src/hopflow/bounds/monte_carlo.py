@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..network.precision import widest_float
 from ..paths import uniform
 from ..schedules import Schedule
-from ..system.float_types import widest_float
 
 
 @dataclass(frozen=True)
@@ -152,14 +152,6 @@ class Count(Draws):
 def _check_grade(grade: float) -> None:
     if not 1 <= grade < math.inf:
         raise ValueError(f"grade must be ≥ 1 and finite (1 = uniform, larger = denser towards k = 1), got {grade:g}.")
-
-
-def stratified(
-    rows: int, strata: int, generator: torch.Generator | None, dtype: torch.dtype = torch.float64
-) -> Float[Tensor, "rows strata"]:
-    """One uniform number per row in each of `strata` equal parts of (0, 1]."""
-    u = 1 - torch.rand(rows, strata, generator=generator, dtype=dtype)
-    return (u + torch.arange(strata, dtype=dtype)) / strata
 
 
 def continuous(schedule: Schedule) -> Clock:

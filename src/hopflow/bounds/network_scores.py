@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from ..flow import Flow
-from ..network.caller import NetworkCaller
-from ..network.network import Network
+from ..network.network import Network, NetworkCaller
 from ..paths import PathSample
 from ..scores import Scores
 

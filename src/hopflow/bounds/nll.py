@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..flow import Flow
 from ..network.network import Network
+from ..network.precision import widest_float
 from ..sources import Source
-from ..system.float_types import widest_float
 from ..velocities import Eta, eta_at
 from .estimate import Estimate
 from .estimator import BoundEstimator, choose_draws, only_first_redraws_count

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..flow import Flow
 from ..network.network import Network, device_of
 from ..sampling.generate import generate
-from ..sampling.random_streams import RandomStreams
+from ..sampling.random_draws import RandomStreams
 from ..system.hints import did_you_mean
 from ..velocities import Eta, eta_at
 from .reversal_estimate import ReversalEstimate

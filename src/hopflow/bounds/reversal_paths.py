@@ -15,7 +15,7 @@ from torch import Tensor
 from ..flow import Flow
 from ..network.network import Network
 from ..paths import PathSample
-from ..sampling.random_streams import RandomStreams
+from ..sampling.random_draws import RandomStreams
 from ..velocities import Eta
 from .network_scores import NetworkScores
 from .reversal_steps import (

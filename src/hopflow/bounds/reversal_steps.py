@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 
 from ..flow import Flow
 from ..predictions import Evidence
-from ..sampling.categorical import categorical
+from ..sampling.random_draws import categorical
 from ..sources import Source
 from ..velocities import Eta, eta_at, step_sizes, still_noise
 from .x0_posterior import X0Posterior

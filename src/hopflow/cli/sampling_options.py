@@ -18,7 +18,7 @@ OF_SAMPLERS = ("steps", "grid", "per_call")
 
 def sampling_options(settings: "SampleSettings") -> dict[str, Any]:
     """The keywords of `generate`; checked before any network is loaded."""
-    from ..sampling.categorical import categorical, gumbel32
+    from ..sampling.random_draws import categorical, gumbel32
 
     typed = settings.typed()
     passed = {key: typed[key] for key in PASSED if key in typed}

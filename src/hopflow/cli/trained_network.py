@@ -97,7 +97,7 @@ def threads(
     """Set and print the number of CPU threads: that of the training, or the fastest one here."""
     import torch
 
-    from ..network.caller import NetworkCaller
+    from ..network.network import NetworkCaller
     from ..training.threads import choose_inference_threads, using
 
     def call_network() -> None:

@@ -1,7 +1,8 @@
 """Data: text from files, pipes and named corpora -> tokens in a memory map -> rows to train on."""
 
 from ..system.deprecated import old_names
-from .corpus import Corpus, load
+from .corpus import Corpus
+from .load_corpus import load
 from .named_corpora import NAMED, NamedCorpus, cache_folder, local_corpora
 from .tokenizers import Tokenizer
 

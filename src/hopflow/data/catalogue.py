@@ -6,8 +6,8 @@ from typing import Any
 
 from ..system.hints import did_you_mean
 from ..system.progress import Progress, ProgressCallback
-from .corpus import load
 from .file_hashes import file_sha256
+from .load_corpus import load
 from .named_corpora import NAMED, cache_folder, data_folder, local_corpora, obtain, state
 
 

@@ -1,9 +1,10 @@
-"""Corpus: rows of tokens to train on and rows held out, from any text."""
+"""Corpus: rows of tokens to train on and rows held out; rows are packed or padded, and visited in a shuffled order."""
 
-import logging
+import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,91 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..system.progress import Progress, ProgressCallback
-from .prepare import prepare
-from .rows import PackedRows, PaddedRows, TokenRows
-from .shuffle import shuffled
-from .store import FORMAT, Store
+from .store import Store
 from .tokenizers import Tokenizer
 
-TEST_ROWS = 8192  # the most rows in `test`, evenly spaced over the held-out text
+Index = NDArray[np.int64]
+ROUNDS = 8
+"""Rounds of the Feistel network that shuffles."""
+
+
+@dataclass(frozen=True)
+class TokenRows(ABC):
+    """The rows of a split, by index."""
+
+    store: Store
+    split: str
+    length: int
+
+    @cached_property
+    def _flat(self) -> NDArray[Any]:
+        return self.store.tokens(self.split)
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """The number of rows."""
+
+    @abstractmethod
+    def tokens(self, index: Index) -> NDArray[np.int64]:
+        """The tokens of these rows."""
+
+    @abstractmethod
+    def keep(self, index: Index) -> NDArray[np.bool_] | None:
+        """Where the loss counts in these rows; None if it counts everywhere."""
+
+
+class PackedRows(TokenRows):
+    """Concatenated documents, cut every `length` tokens; an incomplete last row is not used."""
+
+    @property
+    def count(self) -> int:
+        return int(self._flat.size // self.length)
+
+    def tokens(self, index: Index) -> NDArray[np.int64]:
+        used = self._flat[: self.count * self.length].reshape(self.count, self.length)
+        return used[index].astype(np.int64)
+
+    def keep(self, index: Index) -> None:
+        return None
+
+
+class PaddedRows(TokenRows):
+    """One document per row; a long document takes several, and its last row is padded with the end-of-text token."""
+
+    @cached_property
+    def _first_rows(self) -> Index:
+        """The number of rows before each document, and the total."""
+        lengths = np.diff(self.store.ends(self.split), prepend=0)
+        return np.concatenate([[0], np.cumsum(-(-lengths // self.length))]).astype(np.int64)
+
+    @property
+    def count(self) -> int:
+        return int(self._first_rows[-1])
+
+    def _places(self, index: Index) -> tuple[Index, Index]:
+        """Where each row starts in the split, and its number of tokens."""
+        document = np.searchsorted(self._first_rows, index, side="right") - 1
+        ends = self.store.ends(self.split)
+        begin = np.where(document > 0, ends[document - 1], 0)
+        start = begin + (index - self._first_rows[document]) * self.length
+        return start, np.minimum(ends[document] - start, self.length)
+
+    def tokens(self, index: Index) -> NDArray[np.int64]:
+        start, size = self._places(index)
+        place = start[:, None] + np.minimum(np.arange(self.length), size[:, None] - 1)
+        tokens = self._flat[place].astype(np.int64)
+        end = self.store.tokenizer.end
+        if end is None:
+            raise ValueError("rows are padded with the end-of-text token, which this tokenizer does not have")
+        tokens[~self._mask(size)] = end
+        return tokens
+
+    def keep(self, index: Index) -> NDArray[np.bool_]:
+        return self._mask(self._places(index)[1])
+
+    def _mask(self, size: Index) -> NDArray[np.bool_]:
+        return np.arange(self.length) < size[:, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +119,7 @@ class Corpus:
     store: Store
     _train: TokenRows
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         return self.tokenizer.size
 
@@ -85,96 +163,45 @@ class Corpus:
         return visited
 
 
-def load(
-    source: str | Path,
-    tokens: str | Path | Tokenizer = "char",
-    length: int = 128,
-    *,
-    holdout: float = 0.02,
-    pack: bool = True,
-    cache: str | Path | None = None,
-    seed: int = 0,
-    progress: ProgressCallback | None = None,
-    offline: bool = False,
-) -> Corpus:
-    """Load a text as rows of tokens; it is tokenized once, then memory-mapped from the cache.
+def shuffled(index: NDArray[np.int64], size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The images of `index` under this epoch's permutation of 0 … size-1, which is never stored.
 
-    `source`: a .txt or .jsonl file ({"text": …} per line), also as .gz or .xz; a folder of such; "-" for stdin; a name:
-    "docs" (built in), "shakespeare", "sotu" (downloaded), or a folder of $HOPFLOW_DATA, "NAME:test" for one of its
-    splits; "hf:NAME" for a Hugging Face dataset. A line `<|endoftext|>` separates the documents of a .txt file.
-
-    `tokens`: "char", "byte", "morse", "bpe:8000" (learned from the training split), "auto" (BPE with a vocabulary for
-    the size of the text; characters if it is short), "gpt2", a path to a tokenizer.json or to a folder with
-    encoder.json and vocab.bpe, or a Tokenizer, such as that of a saved model.
-
-    `holdout`: the fraction of the documents that is held out, chosen by `seed`; of a text with one document, its last
-    part. 0 holds out nothing, 1 everything. A source with valid (or test) files next to train files holds out those.
-
-    `pack`: documents are concatenated, each followed by the end-of-text token, and rows continue across them. With
-    `pack=False` a row belongs to one document and is padded with end-of-text tokens; `keep` is True up to the first of
-    these. Characters and bytes have an end-of-text token only if there are several documents, or with `pack=False`.
+    A Feistel network permutes the next power of two; it is applied again to an image outside the range until the
+    image is inside (cycle walking), which makes the map a bijection of the range.
     """
-    _check(length, holdout)
-    status = Progress(progress or logging.getLogger("hopflow.data").info)
-    store = prepare(source, tokens, holdout, pack, cache, seed, status, offline)
-    kind = PackedRows if pack else PaddedRows
-    train, test = kind(store, "train", length), kind(store, "test", length)
-    _check_rows(store, train, test, length, holdout)
-    chosen = _spread(test.count)
-    mask = test.keep(chosen)
-    return Corpus(
-        length=length,
-        tokenizer=store.tokenizer,
-        counts=torch.from_numpy(store.counts()),
-        test=torch.from_numpy(test.tokens(chosen)),
-        test_keep=None if mask is None else torch.from_numpy(mask),
-        identity=_identity(store, train, test, length, pack),
-        store=store,
-        _train=train,
-    )
+    if size < 1:
+        raise ValueError(f"size must be an integer ≥ 1, got {size}")
+    if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
+        raise ValueError(f"index must be from 0 to {size - 1}")
+    keys, bits = _keys(seed, epoch), (size - 1).bit_length()
+    image = _feistel(index.astype(np.uint64), bits, keys)
+    outside = np.flatnonzero(image >= size)
+    while outside.size:
+        image[outside] = _feistel(image[outside], bits, keys)
+        outside = outside[image[outside] >= size]
+    return image.astype(np.int64)
 
 
-def _check(length: int, holdout: float) -> None:
-    if length < 1:
-        raise ValueError(f"length must be an integer ≥ 1, got {length}")
-    if not 0 <= holdout <= 1:
-        raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout}")
+def _keys(seed: int, epoch: int) -> list[np.uint64]:
+    digest = hashlib.blake2b(f"order/{int(seed)}/{int(epoch)}".encode(), digest_size=8 * ROUNDS).digest()
+    return [np.uint64(int.from_bytes(digest[8 * i : 8 * i + 8], "big")) for i in range(ROUNDS)]
 
 
-def _check_rows(store: Store, train: TokenRows, test: TokenRows, length: int, holdout: float) -> None:
-    """Raise a ValueError if a split that should not be empty has no row."""
-    for rows, what, way in (
-        (train, "training", "use a smaller length or more text"),
-        (test, "held-out", "use a larger holdout, a smaller length or more text; holdout=0 holds out nothing"),
-    ):
-        tokens = store.header["splits"][rows.split]["tokens"]
-        wanted = holdout < 1 if rows.split == "train" else holdout > 0
-        if wanted and rows.count == 0:
-            raise ValueError(f"the {what} text has {tokens} tokens, fewer than one row of {length}\n{way}")
+def _feistel(x: NDArray[np.uint64], bits: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
+    """A bijection of 0 … 2^bits - 1: the halves are alternately xored with a hash of the other."""
+    low = bits - bits // 2
+    low_mask, high_mask = np.uint64((1 << low) - 1), np.uint64((1 << (bits - low)) - 1)
+    left, right = x >> np.uint64(low), x & low_mask
+    for turn, key in enumerate(keys):
+        if turn % 2 == 0:
+            right = right ^ (_mix(left ^ key) & low_mask)
+        else:
+            left = left ^ (_mix(right ^ key) & high_mask)
+    return (left << np.uint64(low)) | right
 
 
-def _spread(count: int) -> NDArray[np.int64]:
-    return np.arange(min(count, TEST_ROWS), dtype=np.int64) * max(count, 1) // max(min(count, TEST_ROWS), 1)
-
-
-def _identity(store: Store, train: TokenRows, test: TokenRows, length: int, pack: bool) -> dict[str, str | int | float]:
-    header: dict[str, Any] = store.header
-    return {
-        "data_format": FORMAT,
-        "source_sha256": header["plan"]["source_sha256"],
-        "tokenizer": header["tokenizer"]["name"],
-        "tokenizer_sha256": header["tokenizer"]["sha256"],
-        "vocab_size": header["tokenizer"]["size"],
-        "length": length,
-        "pack": pack,
-        "holdout": header["plan"]["holdout"],
-        "split_seed": header["plan"]["seed"],
-        "train_documents": header["splits"]["train"]["documents"],
-        "test_documents": header["splits"]["test"]["documents"],
-        "train_tokens": header["splits"]["train"]["tokens"],
-        "test_tokens": header["splits"]["test"]["tokens"],
-        "train_rows": train.count,
-        "test_rows": test.count,
-        "train_sha256": header["splits"]["train"]["sha256"],
-        "test_sha256": header["splits"]["test"]["sha256"],
-    }
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A 64-bit finaliser (multiply and shift); uint64 arithmetic wraps around, as it should."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

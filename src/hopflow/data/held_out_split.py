@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..system.progress import Progress
+from .corpus import shuffled
 from .documents import DocumentChunk, ReadStatistics, read
-from .shuffle import shuffled
 from .text_files import TextFiles
 from .tokenizers import code_points
 

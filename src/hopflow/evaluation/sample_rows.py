@@ -11,7 +11,7 @@ from torch import Tensor
 from ..runs.rng import stream
 from ..sampling.filters import Filter
 from ..sampling.generate import generate
-from ..sampling.random_streams import RandomStreams
+from ..sampling.random_draws import RandomStreams
 from ..sampling.samplers import Euler, Sampler
 from ..system.progress import Progress, ProgressCallback
 from .evaluated_model import EvaluatedModel

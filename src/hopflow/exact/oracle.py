@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..flow import Flow
-from ..network.caller import NetworkCaller
-from ..network.network import Network
+from ..network.network import Network, NetworkCaller
 from ..velocities import Eta, eta_at, kernel, step_sizes, velocity
 from . import kolmogorov
 from .space import Joint, Space

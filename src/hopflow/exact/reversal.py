@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..network.caller import NetworkCaller
+from ..network.network import NetworkCaller
 from ..predictions import Evidence
 from ..velocities import Eta, eta_at, step_sizes
 from .oracle import Moment, Oracle

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..network.caller import NetworkCaller
-from ..network.network import Network
+from ..network.network import Network, NetworkCaller
 from ..vocab import Vocab
 
 MAX_STATES = 200_000

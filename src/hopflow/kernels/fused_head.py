@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..system.autocast import autocast_dtype
+from ..network.precision import autocast_dtype, supports_bf16
 from . import switch
-from .support import has_kernels, supports_bf16
+from .support import has_kernels
 
 PAD = 64
 """The vocabulary is padded to a multiple of this."""
@@ -80,7 +80,7 @@ class Bf16x3Head:
     ) -> tuple[Int[Tensor, " n"], Bool[Tensor, ""]]:
         """Tokens at u of the softmax of the logits, with `shift` added at xt; and whether all logits are numbers.
 
-        Draws as `sampling.categorical` does, in two passes over the logits. Only if `can_draw`.
+        Draws as `sampling.random_draws.categorical` does, in two passes over the logits. Only if `can_draw`.
         """
         assert self._kernels is not None
         arguments = self._product(features), self._bias, xt.int(), shift.float(), u.double()

@@ -5,16 +5,20 @@ Without gradients, cuBLAS applies GELU as part of the first product.
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear
+from torch.nn.functional import linear
 
-from ..system.autocast import autocast_dtype
+from ..network.precision import autocast_dtype
 from . import switch
 from .fused_head import is_plain_linear
 from .support import HALF_TYPES, has_kernels
 
 
-def supports(x: Tensor, *layers: nn.Linear) -> bool:
-    """Whether these layers have a fused version for this tensor; with gradients it needs the Triton kernels."""
+def supports(x: Tensor, inner: nn.Linear, outer: nn.Linear) -> bool:
+    """Whether these layers have a fused version for this tensor.
+
+    With gradients it needs the Triton kernels and replaces both layers; without gradients it replaces the first one.
+    """
+    layers = (inner, outer) if torch.is_grad_enabled() else (inner,)
     return (
         switch.current.gelu_mlp
         and x.device.type == "cuda"
@@ -25,15 +29,11 @@ def supports(x: Tensor, *layers: nn.Linear) -> bool:
 
 
 def gelu_mlp(x: Tensor, inner: nn.Linear, outer: nn.Linear) -> Tensor:
-    """outer(gelu(inner(x))), with the tanh approximation of GELU."""
+    """outer(gelu(inner(x))), with the tanh approximation of GELU, for layers that `supports` accepts."""
     dtype = autocast_dtype(x) or x.dtype
-    if torch.is_grad_enabled() and supports(x, inner, outer):
+    if torch.is_grad_enabled():
         return _gelu_linear(linear(x, inner.weight), inner.bias, outer.weight.to(dtype), outer.bias.to(dtype))
-    if not torch.is_grad_enabled() and supports(x, inner):
-        hidden = _linear_gelu(x.to(dtype), inner.weight.to(dtype), inner.bias.to(dtype))
-    else:
-        hidden = gelu(inner(x), approximate="tanh")
-    out: Tensor = outer(hidden)
+    out: Tensor = outer(_linear_gelu(x.to(dtype), inner.weight.to(dtype), inner.bias.to(dtype)))
     return out
 
 

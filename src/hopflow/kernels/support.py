@@ -9,6 +9,8 @@ from sysconfig import get_default_scheme, get_paths
 import torch
 from torch import Tensor
 
+from ..network.precision import supports_bf16
+
 HALF_TYPES = (torch.bfloat16, torch.float16)
 """Types that a GPU multiplies about ten times as fast as float32."""
 
@@ -32,8 +34,3 @@ TRITON_WORKS = missing_requirement() is None
 def has_kernels(x: Tensor) -> bool:
     """Whether hopflow's Triton kernels run on this tensor's device: older GPUs have too little shared memory."""
     return TRITON_WORKS and supports_bf16(x.device)
-
-
-def supports_bf16(device: torch.device) -> bool:
-    """Whether this device multiplies bfloat16 numbers in hardware."""
-    return device.type == "cuda" and torch.cuda.get_device_properties(device).major >= 8

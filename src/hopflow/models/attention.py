@@ -91,8 +91,9 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "m D"]:
         """`forward` for single positions, each of which attends to the keys and values of its row."""
         queries = linear(x, self.qkv.weight[: x.shape[-1]]).unflatten(-1, (self.heads, -1))
-        by_torch = torch.is_grad_enabled() or not short_attention.supports(keys_values)  # the kernel has no gradient
-        attend_at = torch_attention_at if by_torch else short_attention.attention_at
+        # the kernel has no gradient
+        fused = not torch.is_grad_enabled() and keys_values.is_cuda and short_attention.supports(keys_values)
+        attend_at = short_attention.attention_at if fused else torch_attention_at
         out: Tensor = self.out(attend_at(queries, keys_values, row, position, *rotary))
         return out
 
@@ -100,7 +101,7 @@ class Attention(nn.Module):
         self, qkv: Float[Tensor, "B L 3 H W"], rotary: Rotation, cache: KeyValueCache | None
     ) -> Float[Tensor, "B L D"]:
         """Attention over queries, keys and values, by the kernel where it is supported."""
-        if short_attention.supports(qkv):
+        if qkv.is_cuda and short_attention.supports(qkv):
             mixed: Tensor = short_attention.attention(qkv, *rotary)
             return mixed
         return self.torch_attend(qkv, rotary, cache)

@@ -11,12 +11,11 @@ from torch.utils.checkpoint import checkpoint
 from ..kernels.fused_head import head_kernels
 from ..network.network import Network, evaluation_mode
 from ..paths import uniform
-from ..sampling.categorical import categorical
 from ..sampling.filters import Filter
+from ..sampling.random_draws import categorical
 from ..scores import linear_head_terms
 from .attention import CausalAttention, KeyValueCache
-from .block_stack import BlockStack, check_dropout, check_tokens
-from .blocks import Block, Norm, PlainBranch
+from .blocks import Block, BlockStack, Norm, PlainBranch, check_dropout, check_tokens
 from .sizes import Size
 
 CHUNK = 1 << 26

@@ -7,7 +7,7 @@ from torch.nn.functional import dropout as drop
 from torch.nn.functional import gelu
 
 from ..vocab import Vocab
-from .block_stack import check_dropout, check_tokens
+from .blocks import check_dropout, check_tokens
 from .model import Model
 from .sizes import Size
 

@@ -1,17 +1,35 @@
-"""The diffusion transformer for text. App. C [C]"""
+"""The diffusion transformer for text, and how its blocks are conditioned on time. App. C [C]"""
 
+import math
 from typing import cast
 
+import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import silu
 
-from ..kernels.fused_head import is_plain_linear
 from ..vocab import Vocab
 from .attention import Attention
-from .block_stack import BlockStack, check_dropout, check_tokens
-from .blocks import Block, Norm, PartialFeatures, PlainBranch, TimedBranch, TimedNorm, TimeEmbedding
+from .blocks import (
+    Block,
+    BlockStack,
+    Branch,
+    FeedForward,
+    Norm,
+    PartialFeatures,
+    PlainBranch,
+    ResidualStream,
+    check_dropout,
+    check_tokens,
+    zero,
+)
 from .sizes import Size
 from .x0_head import X0Head
+
+TIME_WIDTH = 128
+"""Width of the time embedding. App. C [C]"""
+FREQUENCIES = 128
+"""Frequencies of the time embedding, from 1000 down to 0.1 radians per unit of t."""
 
 
 class Transformer(BlockStack):
@@ -61,7 +79,7 @@ class Transformer(BlockStack):
         own = getattr(self.features, "__func__", None) is Transformer.features
         own = own and type(self).run_blocks is BlockStack.run_blocks
         attention = self._last.attention.inner if type(self._last) is Block else None
-        usual = type(attention) is Attention and is_plain_linear(attention.qkv)
+        usual = type(attention) is Attention and type(attention.qkv) is nn.Linear
         return own and usual and not any(part._forward_hooks or part._forward_pre_hooks for part in self.modules())
 
     def begin_features(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> PartialFeatures:
@@ -91,3 +109,49 @@ class Transformer(BlockStack):
     def _embed(self, xt: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:
         check_tokens(xt)
         return self.embedding(xt), self.clock(t) if self.clock is not None else None
+
+
+class TimeEmbedding(nn.Module):
+    """t as sines and cosines, through two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2 * FREQUENCIES, TIME_WIDTH)
+        self.outer = nn.Linear(TIME_WIDTH, TIME_WIDTH)
+
+    def forward(self, t: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
+        steps = torch.arange(FREQUENCIES, dtype=t.dtype, device=t.device)
+        speed = 1000 * torch.exp(-math.log(1e4) / FREQUENCIES * steps)
+        angle = t[:, None] * speed
+        waves = torch.cat([angle.cos(), angle.sin()], 1).to(self.inner.weight.dtype)
+        return silu(self.outer(silu(self.inner(waves))))
+
+
+class TimedBranch(Branch):
+    """x + gate·inner(norm(x)·(1 + scale) + shift), all three linear in the time embedding, initially 0 (adaLN-zero)."""
+
+    def __init__(self, width: int, inner: Attention | FeedForward, dropout: float) -> None:
+        super().__init__(nn.LayerNorm(width, elementwise_affine=False), inner, dropout)
+        self.modulation = zero(nn.Linear(TIME_WIDTH, 3 * width))
+
+    def normed(self, stream: ResidualStream, clock: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        shift, scale, gate = modulations(self.modulation, clock, 3)
+        return *stream.normed(self.norm, stream.x.dtype, (shift, scale)), gate
+
+
+class TimedNorm(nn.Module):
+    """The norm before the head: norm(x)·(1 + scale) + shift, both linear in the time embedding."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.modulation = zero(nn.Linear(TIME_WIDTH, 2 * width))
+
+    def forward(self, stream: ResidualStream, clock: Tensor | None, dtype: torch.dtype) -> Tensor:
+        shift, scale = modulations(self.modulation, clock, 2)
+        return stream.normed(self.norm, dtype, (shift, scale))[1]
+
+
+def modulations(layer: nn.Linear, clock: Tensor | None, count: int) -> tuple[Tensor, ...]:
+    """The linear layer of the time embedding, split into `count` parts of (B, 1, D)."""
+    return layer(clock)[:, None].chunk(count, -1)

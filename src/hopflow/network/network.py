@@ -1,19 +1,31 @@
-"""What hopflow expects of a network, and questions about one: device, float type, head.
+"""Network: what hopflow expects of a network, and NetworkCaller, the one place where hopflow calls it.
 
 A network is any callable `(xt (B, L), t (B,)) -> logits (B, L, Vd)` over data tokens. If it also has the methods
 `features(xt, t) -> (B, L, D)` and `head(features) -> logits`, the head runs only at the positions that need it.
-`NetworkCaller` makes the calls.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from threading import Lock
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..kernels.fused_head import Bf16x3Head
+from .precision import autocast, autocast_is_on, choose_precision, computed_dtype
+
 Network = Callable[..., Tensor]
+Head = Callable[[Tensor], Tensor]
+
+TOKENS, GPU_TOKENS = 1 << 13, 1 << 16
+"""Tokens per network call."""
+LOGITS_PER_TOKEN = 1 << 14
+"""Logits per token above which a network without a separate head gets smaller batches: 512 MiB on a CPU, 4 GiB on a
+GPU."""
 
 _lock = Lock()
 _evaluating: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
@@ -77,3 +89,158 @@ def has_head(model: Network) -> bool:
 def is_autoregressive(model: object) -> bool:
     """Whether a network predicts each token from those before it, without a flow: its `is_autoregressive` is True."""
     return getattr(model, "is_autoregressive", False) is True
+
+
+@contextmanager
+def use_precision(model: Network, device: torch.device, requested: str = "auto") -> Iterator[str]:
+    """Compute in the requested precision inside; yields its name for results, as in `computed_dtype`.
+
+    `auto` leaves an autocast of the caller unchanged. Otherwise it means bf16 on a device that supports it, for a
+    network with features and a head; the head then still runs in the type of its weights. A network that is a single
+    function stays in the type of its weights. `float32` turns autocast off; float64 weights stay in float64.
+    """
+    name = choose_precision(requested, device)
+    inside = autocast_is_on(device)
+    if requested == "auto" and (inside or not has_head(model)):
+        context: AbstractContextManager[object] = nullcontext()
+    elif name == "bf16":
+        context = autocast(name, device)
+    else:
+        context = torch.autocast(device.type, enabled=False) if inside else nullcontext()
+    with context:
+        yield computed_dtype(model, device)
+
+
+class FullPrecisionHead:
+    """A network's own head, computed in the float type of its weights even inside autocast."""
+
+    def __init__(self, model: Network, outputs: int | None) -> None:
+        self._model: Any = model
+        self._outputs = outputs
+
+    def __call__(self, features: Float[Tensor, "n D"]) -> Float[Tensor, "n Vd"]:
+        parameters = getattr(self._model, "parameters", tuple)
+        weights = next(iter(parameters()), features).dtype
+        with torch.autocast(features.device.type, enabled=False):
+            logits: Tensor = self._model.head(features.to(weights))
+        check_outputs(logits.shape[-1], self._outputs)
+        return logits
+
+
+def full_precision_head(model: Network, outputs: int | None) -> FullPrecisionHead | Bf16x3Head:
+    """The head of a network in the type of its weights; a float32 linear head on a GPU runs as three bf16 products."""
+    head: Any = getattr(model, "head", None)
+    if type(head) is nn.Linear and head.weight.is_cuda and Bf16x3Head.supports(head):
+        check_outputs(head.out_features, outputs)
+        return Bf16x3Head(head)
+    return FullPrecisionHead(model, outputs)
+
+
+def check_outputs(count: int, outputs: int | None) -> None:
+    """Reject a network that predicts anything but data tokens; None accepts every number of outputs."""
+    if outputs is not None and count != outputs:
+        raise ValueError(
+            f"a network predicts data tokens only: it must return {outputs} logits per position, got {count}."
+        )
+
+
+class NetworkCaller:
+    """Calls a network for losses, bounds, samplers, costs and evaluation.
+
+    It runs features and head separately where the network has both, compiles the features, chooses the precision, the
+    batch size and evaluation mode.
+
+    - `outputs`: number of data tokens, the width of the logits. None accepts any width.
+    - `precision`: None leaves autocast as the surrounding code set it, and the head is the network's own; losses use
+      this. auto, float32 or bf16 apply inside `inference`, and the head runs in the type of its weights.
+    - `plain_time`: the float type of the times that a plain function gets; the exact oracle passes float64.
+    - `all_positions`: run the head at every position, not only where a token may change; for benchmarks.
+    """
+
+    def __init__(
+        self,
+        model: Network,
+        outputs: int | None = None,
+        *,
+        precision: str | None = None,
+        plain_time: torch.dtype = torch.float32,
+        all_positions: bool = False,
+    ) -> None:
+        self.model, self.outputs, self.precision = model, outputs, precision
+        self.plain_time, self.all_positions = plain_time, all_positions
+        self._compiled: Network | None = None
+
+    @classmethod
+    def of(cls, network: "Network | NetworkCaller", outputs: int | None = None) -> "NetworkCaller":
+        """The caller itself, or a new one for a network."""
+        return network if isinstance(network, NetworkCaller) else cls(network, outputs)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether features and head can run separately."""
+        return has_head(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights; the CPU for a plain function."""
+        return device_of(self.model)
+
+    @property
+    def time_dtype(self) -> torch.dtype:
+        """The float type of the times t that the network gets."""
+        return time_dtype(self.model, self.plain_time)
+
+    def compile(self, *arguments: Any, **options: Any) -> None:
+        """Compile the features, because the head has its own kernels; without a head, the complete module in place."""
+        if self.has_head:
+            self._compiled = torch.compile(cast(Any, self.model).features, dynamic=False)
+        else:
+            cast(nn.Module, self.model).compile(*arguments, **options)
+
+    def features(self, *inputs: Tensor) -> Tensor:
+        """The network's features, compiled after `compile`; precision and mode are those of the surrounding code."""
+        features: Tensor = (self._compiled or cast(Any, self.model).features)(*inputs)
+        return features
+
+    @property
+    def head(self) -> Head:
+        """The network's own head for losses (`precision=None`), otherwise the head in the type of its weights."""
+        return cast(Head, cast(Any, self.model).head) if self.precision is None else self.full_precision_head
+
+    @property
+    def chunks_head(self) -> bool:
+        """Whether the head runs on chunks of rows; a loss keeps all logits for its gradient."""
+        return self.precision is not None
+
+    @cached_property
+    def full_precision_head(self) -> Head:
+        """The head in the type of its weights. Made once: the weights must not change afterwards."""
+        return full_precision_head(self.model, self.outputs)
+
+    def logits(self, xt: Tensor, t: Tensor) -> Tensor:
+        """Logits of all positions, in evaluation mode and the surrounding precision; t may have any float type."""
+        with self.evaluation_mode():
+            return self.model(xt, t.to(self.time_dtype))
+
+    def evaluation_mode(self) -> AbstractContextManager[None]:
+        """Disable gradients and dropout inside."""
+        return evaluation_mode(self.model)
+
+    def use_precision(self, device: torch.device) -> AbstractContextManager[str]:
+        """Compute in this caller's precision inside; yields its name for results."""
+        if self.precision is None:
+            return nullcontext(computed_dtype(self.model, device))
+        return use_precision(self.model, device, self.precision)
+
+    @contextmanager
+    def inference(self, device: torch.device) -> Iterator[str]:
+        """Evaluation mode and this caller's precision inside; yields the name of the precision."""
+        with self.evaluation_mode(), self.use_precision(device) as name:
+            yield name
+
+    def batch_size(self, length: int, device: torch.device) -> int:
+        """Sequences per call: many tokens, but with full logits no more than fit into memory."""
+        tokens = TOKENS if device.type == "cpu" else GPU_TOKENS
+        if not self.has_head and self.outputs is not None:
+            tokens = min(tokens, tokens * LOGITS_PER_TOKEN // self.outputs)
+        return max(1, tokens // length)

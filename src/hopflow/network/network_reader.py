@@ -14,10 +14,8 @@ from ..kernels import switch
 from ..kernels.cuda_graph import CudaGraph
 from ..kernels.fused_head import Bf16x3Head
 from ..kernels.support import TRITON_WORKS
-from ..system.autocast import autocast_dtype
-from .caller import NetworkCaller
-from .head import check_outputs
-from .precision import low_precision_copy
+from .network import NetworkCaller, check_outputs
+from .precision import autocast_dtype, low_precision_copy
 
 FEW_POSITIONS = 4
 """Positions per sequence, on average, up to which the last block runs at these positions only: each position reads all

@@ -1,25 +1,32 @@
-"""Precision: the float type that a network computes in, chosen here for training, sampling and bounds.
+"""Precision: the float types that a device supports and that a network computes in.
 
 `bf16` means autocast to bfloat16: matrix products are in bfloat16; weights, the head and everything after it keep the
 type of the weights.
 """
 
 import copy
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import torch
-from torch import nn
-
-from ..kernels.support import supports_bf16
-from ..system.autocast import autocast_is_on
-from .network import Network, has_head
+from torch import Tensor, nn
 
 Module = TypeVar("Module", bound=nn.Module)
 CHOICES = ("auto", "float32", "bf16")
 AUTOCAST_NAMES = {"bfloat16": "bf16"}
 """How results name the autocast type; `bfloat16` in a result means that the weights themselves are bfloat16."""
+AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
+"""Device types with autocast. torch could be asked, but asking breaks the graph of a compiled network."""
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """float64, or float32 on a device without it (mps)."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def supports_bf16(device: torch.device) -> bool:
+    """Whether this device multiplies bfloat16 numbers in hardware."""
+    return device.type == "cuda" and torch.cuda.get_device_properties(device).major >= 8
 
 
 def choose_precision(name: str, device: torch.device) -> str:
@@ -36,27 +43,19 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
-@contextmanager
-def use_precision(model: Network, device: torch.device, requested: str = "auto") -> Iterator[str]:
-    """Compute in the requested precision inside; yields its name for results, as in `computed_dtype`.
-
-    `auto` leaves an autocast of the caller unchanged. Otherwise it means bf16 on a device that supports it, for a
-    network with features and a head; the head then still runs in the type of its weights. A network that is a single
-    function stays in the type of its weights. `float32` turns autocast off; float64 weights stay in float64.
-    """
-    name = choose_precision(requested, device)
-    inside = autocast_is_on(device)
-    if requested == "auto" and (inside or not has_head(model)):
-        context: AbstractContextManager[object] = nullcontext()
-    elif name == "bf16":
-        context = autocast(name, device)
-    else:
-        context = torch.autocast(device.type, enabled=False) if inside else nullcontext()
-    with context:
-        yield computed_dtype(model, device)
+def autocast_is_on(device: torch.device) -> bool:
+    """Whether autocast is enabled on this device."""
+    return device.type in AUTOCAST_DEVICES and torch.is_autocast_enabled(device.type)
 
 
-def computed_dtype(model: Network, device: torch.device) -> str:
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """The type that autocast uses for this tensor; None if autocast is off, or for float64, which it leaves alone."""
+    kind = x.device.type
+    on = kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if on else None
+
+
+def computed_dtype(model: object, device: torch.device) -> str:
     """The type of the network's matrix products: bf16 or float16 under autocast, otherwise that of its weights.
 
     `unknown` for a plain function.

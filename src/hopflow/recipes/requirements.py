@@ -12,9 +12,9 @@ from torch import Tensor
 from ..bounds.estimate import mean_and_error
 from ..couplings import Independent
 from ..network.network import embedding_table
-from ..runs.devices import choose_device, most_workers, one_thread
+from ..runs.devices import choose_device, most_workers
+from ..runs.ot_batch import Share, one_thread
 from ..runs.run_folder import CHECKPOINTS
-from ..runs.sharding import Share
 from ..training.pairing.pairs import Pairing
 from ..training.threads import choose_threads, using
 from ..training.trainer import NotFinite, Trainer, task_for

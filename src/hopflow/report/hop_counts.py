@@ -20,8 +20,7 @@ from torch import Tensor
 
 from ..bounds.estimate import mean_and_error
 from ..evaluation.rows import SAMPLES, TRANSPORT, Row
-from ..network.caller import NetworkCaller
-from ..network.network import Network
+from ..network.network import Network, NetworkCaller
 from ..sampling.generate import generate
 from ..sampling.generation import Generation
 from ..sampling.samplers import Euler

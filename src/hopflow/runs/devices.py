@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -55,21 +54,6 @@ def memory_bytes(device: torch.device) -> int:
 def most_workers(device: torch.device) -> int:
     """The number of OT workers for the cores that a training step does not use, at least 1; a GPU step uses one."""
     return max(1, min(MOST_WORKERS, cores() - (torch.get_num_threads() if device.type == "cpu" else 1)))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch with one CPU thread inside.
-
-    The last bits of a matrix product depend on the number of threads, and a small one is faster with a single thread
-    where other processes use the cores.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def cores(root: Path = Path("/")) -> int:

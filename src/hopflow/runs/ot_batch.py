@@ -1,24 +1,24 @@
-"""OT batches: the rows that are coupled together, the random numbers of their coupling, and its solution.
+"""OT batches: the rows that are coupled together, the share of each process, their random numbers, and the solution.
 
 The result depends on the seed and the index of the OT batch only: it is equal to the bit in the trainer, in a worker
-process and in an evaluation.
+process and in an evaluation. Therefore it is computed with one CPU thread.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+import torch.distributed as dist
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from ..couplings import CouplingNumbers, HasCouplingNumbers, OptimalTransport, Pairs, Verdict
 from ..flow import Flow
 from ..network.network import Network, device_of, evaluation_mode
 from ..transport.cost_matrix import CostMatrix
-from .devices import one_thread
 from .rng import stream
-from .sharding import Share
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,44 @@ class Solution(HasCouplingNumbers):
         cost, independent_cost, marginal_error, information, converged, seconds = saved_numbers
         verdict = Verdict(converged=bool(converged))
         return cls(x0, CouplingNumbers(cost, independent_cost, marginal_error, information, verdict, seconds))
+
+
+@dataclass(frozen=True)
+class Share:
+    """The `rank`-th of `world` equal parts of every flow batch.
+
+    An OT batch consists of several consecutive flow batches. A share of it is that part of each of them.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise ValueError(f"rank must be between 0 and world - 1 = {self.world - 1}, got {self.rank}.")
+
+    @classmethod
+    def here(cls) -> "Share":
+        """The share of this process under torch.distributed; the complete batch if that is not initialized."""
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls()
+
+    def take(self, rows: Shaped[Tensor, "n L"], batch: int) -> Shaped[Tensor, "m L"]:
+        """The rows of this share; `rows` holds consecutive flow batches of `batch` rows."""
+        return self._parts(rows, batch)[:, self.rank].flatten(0, 1)
+
+    def split(self, rows: Int[Tensor, "n L"], batch: int) -> list[Int[Tensor, "m L"]]:
+        """The rows of every process, by rank."""
+        return [part.flatten(0, 1) for part in self._parts(rows, batch).unbind(1)]
+
+    def join(self, parts: list[Int[Tensor, "m L"]], batch: int) -> Int[Tensor, "n L"]:
+        """The inverse of `split`."""
+        each = batch // self.world
+        return torch.stack([part.unflatten(0, (-1, each)) for part in parts], 1).flatten(0, 2)
+
+    def _parts(self, rows: Shaped[Tensor, "n L"], batch: int) -> Shaped[Tensor, "k w b L"]:
+        return rows.unflatten(0, (-1, self.world, batch // self.world))
 
 
 @dataclass(frozen=True)
@@ -132,3 +170,18 @@ class CostedProblem:
         with one_thread():
             found = flow.coupling.solve_by_group(self.split, self.draw.coupling(), self.group)
         return Solution(self.x0[found.order], replace(found.numbers, seconds=time.perf_counter() - started))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch with one CPU thread inside.
+
+    The last bits of a matrix product depend on the number of threads, and a small one is faster with a single thread
+    where other processes use the cores.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Unpack
+from typing import Unpack, cast
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from ..flow import Flow
-from ..network.caller import NetworkCaller
-from ..network.network import Network, device_of
+from ..network.network import Network, NetworkCaller, device_of
+from ..system.hints import did_you_mean
 from .generation import HOLE, Generation
-from .options import SamplingOptions, checked
+from .options import SamplingOptions
 from .sampling_run import SamplingRun
 
 __all__ = ["SamplingOptions", "Unfinished", "generate", "infill"]
@@ -54,7 +54,7 @@ def infill(
 
     Ctrl-C raises `Unfinished`, which contains the sequences that are complete.
     """
-    chosen = checked(options)
+    chosen = _checked(options)
     device = _sampling_device(model, chosen.get("device"))
     caller = NetworkCaller(model, flow.vocab.data, precision=chosen.get("precision", "auto"))
     with caller.inference(device) as precision:
@@ -79,6 +79,16 @@ class Unfinished(KeyboardInterrupt):
 
     def __str__(self) -> str:
         return f"{len(self.rows):,} of {self.count:,} sequences are complete; the attribute `drawn` contains them"
+
+
+def _checked(options: SamplingOptions) -> SamplingOptions:
+    """The options without those that are None; raises ValueError for a name that does not exist."""
+    for key in options:
+        if key not in SamplingOptions.__annotations__:
+            names = SamplingOptions.__annotations__
+            hint = did_you_mean(key, names) or f"options are {', '.join(names)}"
+            raise ValueError(f"{key!r} is not a sampling option; {hint}")
+    return cast(SamplingOptions, {key: value for key, value in options.items() if value is not None})
 
 
 def _sampling_device(model: Network, asked: torch.device | str | None) -> torch.device:

@@ -1,13 +1,12 @@
 """SamplingOptions: the keywords of `generate` and `infill`."""
 
 from collections.abc import Callable
-from typing import TypedDict, cast
+from typing import TypedDict
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..system.hints import did_you_mean
 from ..velocities import Eta
 from .samplers import Sampler
 
@@ -50,13 +49,3 @@ class SamplingOptions(TypedDict, total=False):
     """Device of the sequences (default: that of the network's weights)."""
     progress: Callable[[int, int], None]
     """Called with the number of finished sequences and their total."""
-
-
-def checked(options: SamplingOptions) -> SamplingOptions:
-    """The options without those that are None; raises ValueError for a name that does not exist."""
-    for key in options:
-        if key not in SamplingOptions.__annotations__:
-            names = SamplingOptions.__annotations__
-            hint = did_you_mean(key, names) or f"options are {', '.join(names)}"
-            raise ValueError(f"{key!r} is not a sampling option; {hint}")
-    return cast(SamplingOptions, {key: value for key, value in options.items() if value is not None})

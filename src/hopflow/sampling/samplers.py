@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..flow import Flow
 from ..velocities import Eta, eta_at, step_sizes
-from .random_streams import RandomStreams
+from .random_draws import RandomStreams
 from .time_grids import CosineGrid, EvenGrid, GivenGrid, Grid
 
 CERTAIN = 64.0

@@ -11,23 +11,22 @@ from itertools import count
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..flow import Flow
 from ..kernels.async_copy import AsyncCopy, to_device
-from ..network.caller import NetworkCaller
+from ..network.network import NetworkCaller
 from ..network.network_reader import BatchLogits, NetworkReader
 from ..velocities import still_noise
-from .categorical import categorical
-from .event_queue import EventQueue, Indices
 from .filters import Filter
 from .generation import HOLE, Generation, Hops
 from .options import SamplingOptions
-from .random_streams import RandomStreams
+from .random_draws import RandomStreams, categorical
 from .samplers import Euler, Events
 
+Indices = NDArray[np.int64]
 POOL = 4
 """Batches of sequences in a pool; with a few, nearly all batches are full."""
 CHECK_EVERY = 64
@@ -102,7 +101,7 @@ class SamplingRun:
             return
         pool = self.in_flight
         some, length = pool.rows.cpu(), pool.tokens.shape[1]
-        pool.check_finite(AsyncCopy(pool.finite))
+        pool.check_finite(pool.copy_finite())
         for name in ("x0", "fixed", "tokens", "redraws", "changes"):
             getattr(self, name)[some, :length] = getattr(pool, name).cpu()
         self.calls[some] = torch.from_numpy(pool.queue.calls) * self.reader.calls
@@ -176,7 +175,7 @@ class SequencePool:
         self.labels = None if run.labels is None else run.labels.to(run.device)[self.rows]
         self.hops: list[tuple[Tensor, ...]] = []
         self.finite = torch.ones((), dtype=torch.bool, device=run.device)
-        self.last_check = AsyncCopy(self.finite)
+        self.last_check = self.copy_finite()
 
     def run_events(self, batch: int) -> None:
         """Execute all events, at most `batch` sequences per network call."""
@@ -190,12 +189,16 @@ class SequencePool:
             asked += len(rows)
             self.run.progress(self.run.done + len(self.rows) * asked // total, len(self.run.lengths))
             if call % CHECK_EVERY == 0:
-                before, self.last_check = self.last_check, AsyncCopy(self.finite)
+                before, self.last_check = self.last_check, self.copy_finite()
                 self.check_finite(before)
 
-    def check_finite(self, finite: AsyncCopy) -> None:
+    def copy_finite(self) -> Tensor | AsyncCopy:
+        """Whether all logits so far are numbers; on a GPU the host need not wait for it."""
+        return AsyncCopy(self.finite) if self.finite.is_cuda else self.finite.clone()
+
+    def check_finite(self, finite: Tensor | AsyncCopy) -> None:
         """Raise ValueError if the network has returned NaN."""
-        if not bool(finite.result()):
+        if not finite.tolist():
             raise ValueError("the network returned NaN: check its weights and its inputs.")
 
     def _step(self, rows: Indices, with_network: bool) -> None:
@@ -279,4 +282,50 @@ class SequencePool:
 
     def _to_device(self, x: Tensor) -> Tensor:
         """A copy on the device; from pinned memory the host does not wait for a GPU."""
-        return to_device(x, self.run.device)
+        return to_device(x, self.run.device) if self.run.device.type == "cuda" else x.to(self.run.device)
+
+
+class EventQueue:
+    """The steps of `count` sequences, in order, and how far each sequence is.
+
+    A step is all events of a sequence that happen at once. `no_network` marks events that need no network; a step that
+    consists of such events only is executed without a call.
+    """
+
+    def __init__(self, events: Events, count: int, no_network: Bool[Tensor, " E"]) -> None:
+        row, step = events.row.numpy(), events.step.numpy()
+        order = np.lexsort((step, row))
+        row, step = row[order], step[order]
+        begins = np.ones(len(row), dtype=bool)
+        begins[1:] = (row[1:] != row[:-1]) | (step[1:] != step[:-1])
+        self._first = np.flatnonzero(begins)  # first event of each step
+        self._size = np.diff(self._first, append=len(row))
+        self._t = events.t.numpy()[order[self._first]]
+        self._needs_network = np.add.reduceat(~no_network.numpy()[order], self._first) > 0 if len(row) else begins
+        self._end = np.searchsorted(row[self._first], np.arange(count), side="right")
+        self._next = np.concatenate([[0], self._end[:-1]])
+        self.order = torch.from_numpy(order)
+        """The events in the order of the indices that `take` returns."""
+        self.calls = np.bincount(row[self._first][self._needs_network], minlength=count)
+        """Steps of each sequence that need the network."""
+
+    def without_network(self) -> Indices:
+        """The sequences whose next step needs no network."""
+        unfinished = np.flatnonzero(self._next < self._end)
+        return unfinished[~self._needs_network[self._next[unfinished]]]
+
+    def longest(self, batch: int) -> Indices:
+        """The `batch` sequences with the most steps left, so that the last batches are full, too."""
+        left = self._end - self._next
+        most = np.argpartition(-left, batch)[:batch] if batch < len(left) else np.arange(len(left))
+        return np.sort(most[left[most] > 0])
+
+    def take(self, rows: Indices) -> tuple[Indices, Indices, NDArray[np.float64]]:
+        """The next step of each of `rows`: its events, the place in `rows` of each event, and the times of the rows."""
+        steps = self._next[rows]
+        self._next[rows] += 1
+        size = self._size[steps]
+        place = np.repeat(np.arange(len(rows)), size)
+        before = np.cumsum(size) - size
+        events = self._first[steps][place] + np.arange(len(place)) - before[place]
+        return events, place, self._t[steps]

@@ -112,7 +112,9 @@ def _lerp(
 ) -> None:
     """average.lerp(tensor, weight) with a weight on the device, so that the host does not wait."""
     alike = all(x.is_contiguous() for x in (average, tensor, out))
-    if not (switch.current.embedding and has_kernels(average) and average.numel() >= LARGE and alike):
+    if not (
+        average.is_cuda and switch.current.embedding and has_kernels(average) and average.numel() >= LARGE and alike
+    ):
         torch.lerp(average, tensor, weight, out=out)
         return
     from ..kernels import embedding_triton

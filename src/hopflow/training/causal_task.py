@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..models.causal import Causal
-from ..network.caller import NetworkCaller
+from ..network.network import NetworkCaller
+from ..runs.ot_batch import Share
 from ..runs.rng import stream
-from ..runs.sharding import Share
 from .pairing.pairs import Table
 from .settings import Settings
 from .tasks import Batch, HeldOutEvaluation, Task, Text, mean_entries

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.rendezvous import rendezvous
 
-from ..runs.sharding import Share
+from ..runs.ot_batch import Share
 from .settings import MOST
 
 JOIN = "HOPFLOW_JOIN_SECONDS"

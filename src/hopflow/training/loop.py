@@ -27,7 +27,7 @@ from .callbacks import ignoring_lost_streams
 from .distributed import wait_for_all
 from .signals import Interrupted, StopSignals
 from .tasks import Text
-from .trainer import NotFinite, Trainer
+from .trainer import NotFinite, Trainer, learning_rate
 
 log = logging.getLogger("hopflow")
 
@@ -200,7 +200,7 @@ class TrainingLoop:
         row = {
             "loss": self.trainer.loss,
             "grad_norm": self.trainer.grad_norm,
-            "lr": self.settings.rate_at(step),
+            "lr": learning_rate(self.settings, step),
             "tokens_per_s": self._tokens / max(passed, 1e-9),
             "seconds": self.seconds,
             "memory_bytes": memory_bytes(self.trainer.device),

@@ -1,8 +1,9 @@
 """The settings of a training run: each with its type, range, default and help."""
 
-import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
+from importlib import import_module
 from numbers import Integral, Real
 from typing import Any, get_args
 
@@ -120,13 +121,10 @@ class Settings:
         return cls(**keys)
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        if step < self.warmup:
-            return self.lr * (step + 1) / self.warmup
-        if self.rate == "constant":
-            return self.lr
-        part = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.lr * (0.55 + 0.45 * math.cos(math.pi * min(part, 1.0)))
+        """Deprecated name of `training.trainer.learning_rate`."""
+        warnings.warn("Settings.rate_at is now training.trainer.learning_rate", DeprecationWarning, stacklevel=2)
+        rate: float = import_module("hopflow.training.trainer").learning_rate(self, step)
+        return rate
 
 
 ELSEWHERE = {

@@ -15,16 +15,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..bounds.estimate import known, mean_and_error
-from ..bounds.monte_carlo import stratified
 from ..bounds.nll import nll_bound
 from ..couplings import Independent
 from ..flow import Flow
-from ..network.caller import NetworkCaller
-from ..network.network import device_of, embedding_table
-from ..paths import PathSample
+from ..network.network import NetworkCaller, device_of, embedding_table
+from ..paths import PathSample, stratified
 from ..runs.devices import most_workers
+from ..runs.ot_batch import Share
 from ..runs.rng import stream, stream_seed
-from ..runs.sharding import Share
 from ..sampling.generate import generate
 from ..scores import open_positions
 from .pairing.global_pairs import GlobalPairing

@@ -24,7 +24,7 @@ from ..flow import Flow
 from ..network.precision import autocast, choose_precision
 from ..runs import checkpoint
 from ..runs.devices import cores
-from ..runs.sharding import Share
+from ..runs.ot_batch import Share
 from ..runs.weights import DamagedFile
 from .settings import Settings
 from .tasks import Text

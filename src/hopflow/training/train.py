@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from ..flow import Flow
-from ..network.caller import NetworkCaller
+from ..network.network import NetworkCaller
 from ..runs.devices import choose_device
 from ..runs.identity import flatten, recipe_hash, with_defaults
+from ..runs.ot_batch import Share
 from ..runs.pretrained import check_vocab
 from ..runs.run_folder import CHECKPOINTS, RunFolder, next_free
-from ..runs.sharding import Share
 from ..runs.storage import to_plain
 from .distributed import wait_for_all
 from .loop import Logger, TrainingLoop

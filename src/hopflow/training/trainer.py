@@ -18,9 +18,8 @@ from ..models.causal import Causal
 from ..network.network import embedding_table, is_autoregressive
 from ..network.precision import autocast, choose_precision
 from ..runs.checkpoint import Checkpoint, restore
-from ..runs.devices import one_thread
+from ..runs.ot_batch import Share, one_thread
 from ..runs.rng import stream_seed
-from ..runs.sharding import Share
 from ..system import atomic
 from . import optimizer_state
 from .averages import Ema, WeightEma
@@ -33,7 +32,8 @@ class Outcome:
     """The numbers of a step, copied from the device in the background: loss, gradient norm, whether to stop or save."""
 
     def __init__(self, step: int, tokens: int, numbers: Tensor) -> None:
-        self.step, self._tokens, self._numbers = step, tokens, AsyncCopy(numbers)
+        self.step, self._tokens = step, tokens
+        self._numbers = AsyncCopy(numbers) if numbers.is_cuda else numbers
 
     @property
     def loss(self) -> float:
@@ -53,7 +53,8 @@ class Outcome:
         return self._read()[3] > 0
 
     def _read(self) -> list[float]:
-        return self._numbers.result().tolist()
+        numbers: list[float] = self._numbers.tolist()
+        return numbers
 
 
 class NotFinite(ValueError):
@@ -117,7 +118,7 @@ class Trainer:
         """
         torch.manual_seed(stream_seed(self.settings.seed, "dropout", step, self.share.rank))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.rate_at(step)
+            group["lr"] = learning_rate(self.settings, step)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         with one_thread():  # 16 threads took 140 ms where one takes 15, because worker processes use the cores too
@@ -268,7 +269,17 @@ class Trainer:
     def _to_device(self, tensor: Tensor) -> Tensor:
         if self.device.type == "mps" and tensor.dtype == torch.float64:
             tensor = tensor.float()
-        return to_device(tensor, self.device)
+        return to_device(tensor, self.device) if self.device.type == "cuda" else tensor.to(self.device)
+
+
+def learning_rate(settings: Settings, step: int) -> float:
+    """The learning rate of a step, counted from 0: a linear warmup, then constant or a cosine down to a tenth."""
+    if step < settings.warmup:
+        return settings.lr * (step + 1) / settings.warmup
+    if settings.rate == "constant":
+        return settings.lr
+    part = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
+    return settings.lr * (0.55 + 0.45 * math.cos(math.pi * min(part, 1.0)))
 
 
 def task_for(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings, share: Share) -> Task:

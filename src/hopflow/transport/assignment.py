@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from ..system.float_types import widest_float
+from ..network.precision import widest_float
 
 BLOCK = 256
 """Rows that are processed at once; they fit into a CPU cache."""

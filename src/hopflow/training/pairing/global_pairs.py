@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...flow import Flow
 from ...network.network import Network
-from ...runs.sharding import Share
+from ...runs.ot_batch import Share
 from .pairs import Pairing, Table
 from .saved_pairs import saved_index
 from .shared_jobs import CouplingReport

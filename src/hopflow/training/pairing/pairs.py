@@ -28,8 +28,7 @@ from torch import Tensor
 from ...couplings import Coupling, OptimalTransport
 from ...flow import Flow
 from ...network.network import Network
-from ...runs.ot_batch import OTDraw, OTProblem, Solution
-from ...runs.sharding import Share
+from ...runs.ot_batch import OTDraw, OTProblem, Share, Solution
 from ..averages import Ema
 from . import gpu_costs
 from .pool_growth import PoolGrowth

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from hopflow.flow import Flow
-from hopflow.sampling.event_queue import EventQueue
-from hopflow.sampling.random_streams import RandomStreams
+from hopflow.sampling.random_draws import RandomStreams
 from hopflow.sampling.samplers import Euler, Events
+from hopflow.sampling.sampling_run import EventQueue
 from hopflow.sources import Mask, MultiMask
 from hopflow.vocab import Vocab
 
