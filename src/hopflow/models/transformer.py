@@ -1,7 +1,8 @@
 """The diffusion transformer for text. App. C [C]"""
 
-from typing import cast
+from typing import Any, ClassVar, cast
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from .attention import Attention
 from .block_stack import BlockStack, check_dropout, check_tokens
 from .blocks import Block, Norm, PartialFeatures, PlainBranch, TimedBranch, TimedNorm, TimeEmbedding
 from .sizes import Size
-from .x0_head import X0Head
+from .x0_head import WIDTH, X0Head
 
 
 class Transformer(BlockStack):
@@ -19,8 +20,11 @@ class Transformer(BlockStack):
 
     It embeds data tokens and masks, and predicts data tokens only. With a disjoint source the prediction does not
     depend on t (Prop. A.3): `time=False` omits the conditioning, t is ignored, and the norms have their own weights.
-    `predict_x0` adds a head that predicts x0, for the reversal bound of flows with a coupling.
+    `predict_x0` adds a head that predicts x0, for the reversal bound of flows with a coupling; `x0_width` is the width
+    of its block.
     """
+
+    older_defaults: ClassVar[dict[str, Any]] = {"x0_width": 0}
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class Transformer(BlockStack):
         time: bool = True,
         recompute: bool = False,
         predict_x0: bool = False,
+        x0_width: int = WIDTH,
     ) -> None:
         size = Size.of(size)
         check_dropout(dropout)
@@ -40,10 +45,9 @@ class Transformer(BlockStack):
         super().__init__(vocab.size, vocab.data, size, blocks, norm, recompute)
         self.vocab, self.dropout, self.time = vocab, dropout, time
         self.clock = TimeEmbedding() if time else None  # the name is part of saved files
-        self.predict_x0 = predict_x0
-        self.x0_head = (
-            X0Head(size.width, vocab) if predict_x0 else None
-        )  # last, so that the other weights do not change
+        self.predict_x0, self.x0_width = predict_x0, x0_width
+        # last, so that the other weights do not change
+        self.x0_head = X0Head(size.width, vocab, width=x0_width, time=time) if predict_x0 else None
 
     def forward(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:
         out: Tensor = self.head(self.features(xt, t))
@@ -52,6 +56,16 @@ class Transformer(BlockStack):
     def features(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L D"]:
         """The input of the head: `head(features(xt, t))` are the logits."""
         return self.run_blocks(*self._embed(xt, t))
+
+    def x0_features(
+        self, features: Float[Tensor, "B L D"], xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]
+    ) -> Float[Tensor, "B L W"]:
+        """The input of `x0_head`, from `features(xt, t)`."""
+        if self.x0_head is None:
+            raise ValueError("this network does not predict x0: build it with predict_x0=True")
+        with torch.no_grad():
+            embedded, clock = self._embed(xt, t)
+        return self.x0_head.features(features, embedded, clock)
 
     def supports_partial_features(self) -> bool:
         """Whether `begin_features` and `finish_features` compute what `features` does.
