@@ -3,6 +3,7 @@
 python tools/reversal_study.py morse --out runs/reversal        # the demo's networks, K = 1, 8, 64
 python tools/reversal_study.py run RUN --data FILE              # any run, on rows of a text
 python tools/reversal_study.py speed --device cuda              # a new `small` bag-of-words network
+python tools/reversal_study.py trained --steps 32 --rows 2000   # small networks beside the exact values
 """
 
 import argparse
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 import hopflow as hf
+import reversal_toy
 from hopflow import demo
 from hopflow.bounds.estimate import Estimate
 
@@ -127,9 +129,16 @@ def speed(arguments: argparse.Namespace) -> None:
         shown(found, run=f"speed {what}", seconds=round(seconds, 2), rows=arguments.rows, steps=arguments.steps)
 
 
+def trained(arguments: argparse.Namespace) -> None:
+    """Networks on an enumerable law, with the excess of each bound over the exact value."""
+    for name in arguments.coupling or reversal_toy.COUPLINGS:
+        for content in reversal_toy.measure(name, arguments):
+            line(**content)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("morse", "run", "speed"))
+    parser.add_argument("what", choices=("morse", "run", "speed", "trained"))
     parser.add_argument("run", nargs="?", help="folder of a run, for `run`")
     parser.add_argument("--out", default="runs/reversal_study")
     parser.add_argument("--data", default="shakespeare")
@@ -146,8 +155,12 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=50_257)
     parser.add_argument("--offline", action="store_true")
     parser.add_argument("--certificate", action="store_true", help="also bound samples of the model from both sides")
+    parser.add_argument("--coupling", nargs="+", choices=tuple(reversal_toy.COUPLINGS), help="for `trained`")
+    parser.add_argument("--train-steps", type=int, default=4000, help="for `trained`: optimizer steps")
+    parser.add_argument("--tables", type=int, default=20_000, help="for `trained`: OT batches that are counted")
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    {"morse": morse, "run": run, "speed": speed}[arguments.what](arguments)
+    {"morse": morse, "run": run, "speed": speed, "trained": trained}[arguments.what](arguments)
 
 
 if __name__ == "__main__":
