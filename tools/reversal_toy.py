@@ -28,12 +28,13 @@ MOMENTS = 64
 """Times at which the loss is enumerated."""
 
 
-def markov() -> Tensor:
-    """The law of the data over all 3^5 sequences."""
+def markov(length: int = LENGTH) -> Tensor:
+    """The law of the data over all sequences of this length."""
+    data = Space(VOCAB, length).data
     steps = torch.tensor([[0.8, 0.15, 0.05], [0.05, 0.8, 0.15], [0.15, 0.05, 0.8]], dtype=torch.float64)
-    law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)[SPACE.data[:, 0]]
-    for i in range(LENGTH - 1):
-        law = law * steps[SPACE.data[:, i], SPACE.data[:, i + 1]]
+    law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)[data[:, 0]]
+    for i in range(length - 1):
+        law = law * steps[data[:, i], data[:, i + 1]]
     return law
 
 
