@@ -8,6 +8,7 @@ python tools/reversal_study.py trained --steps 32 --rows 2000   # small networks
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import hopflow as hf
 import reversal_toy
 from hopflow import demo
 from hopflow.bounds.estimate import Estimate
+from hopflow.bounds.reversal_estimate import ReversalEstimate
 
 
 def line(**content: Any) -> None:
@@ -42,10 +44,19 @@ def shown(estimate: Estimate, **more: Any) -> None:
 
 
 def timed(name: str, estimate: Any) -> None:
-    """The estimate, printed with its seconds."""
-    start = time.perf_counter()
+    """The estimate, printed with its seconds of a clock and of CPUs."""
+    start, cpu = time.perf_counter(), time.process_time()
     found = estimate()
-    shown(found, run=name, seconds=round(time.perf_counter() - start, 2))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    shown(found, run=name, seconds=round(seconds, 2), cpu_seconds=round(cpu, 2))
+
+
+def lowered(found: ReversalEstimate, few: int) -> dict[str, float]:
+    """By how much all paths lower the perplexity, compared with groups of `few` of them; on the same weights."""
+    groups = found.log_weights.unflatten(1, (-1, few)).logsumexp(2) - math.log(few)
+    each = (found.log_weights.logsumexp(1) - math.log(found.paths) - groups.mean(1)) / found.length
+    error = found.ppl * float(each.std()) / math.sqrt(len(each))
+    return {"few": few, "difference": round(found.ppl * math.expm1(float(each.mean())), 5), "stderr": round(error, 5)}
 
 
 def bounds(name: str, model: Any, flow: hf.Flow, x1: Tensor, arguments: argparse.Namespace) -> None:
@@ -58,21 +69,24 @@ def bounds(name: str, model: Any, flow: hf.Flow, x1: Tensor, arguments: argparse
             timed(name, lambda: hf.kappa_bound(model, flow, x1, **how))
     timed(name, lambda: hf.nll_bound(model, flow, x1, steps=arguments.steps, **how))
     for gamma in arguments.gamma:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         found = hf.reversal_bound(
             model, flow, x1, steps=arguments.steps, paths=arguments.paths, gamma=gamma, eta=arguments.eta, seed=3
         )
-        seconds = round(time.perf_counter() - start, 2)
+        seconds, cpu = round(time.perf_counter() - start, 2), round(time.process_time() - cpu, 2)
         for paths, estimate in found.by_paths.items():
             shown(estimate, run=name, steps=arguments.steps, paths=paths, gamma=gamma)
         line(
             run=name,
             quantity="weights",
             seconds=seconds,
+            cpu_seconds=cpu,
             log_weight_sd=found.log_weight_sd,
             effective_paths=found.effective_paths,
             remark=found.remark,
         )
+        for few in (paths for paths in (1, 8) if found.paths > paths and found.paths % paths == 0):
+            line(run=name, quantity="br lowered by paths", paths=found.paths, **lowered(found, few))
 
 
 def certificate(name: str, model: Any, flow: hf.Flow, length: int, arguments: argparse.Namespace) -> None:
