@@ -3,10 +3,12 @@
 python tools/reversal_study.py morse --out runs/reversal        # the demo's networks, K = 1, 8, 64
 python tools/reversal_study.py run RUN --data FILE              # any run, on rows of a text
 python tools/reversal_study.py speed --device cuda              # a new `small` bag-of-words network
+python tools/reversal_study.py trained --steps 32 --rows 2000   # small networks beside the exact values
 """
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ import torch
 from torch import Tensor
 
 import hopflow as hf
+import reversal_toy
 from hopflow import demo
 from hopflow.bounds.estimate import Estimate
+from hopflow.bounds.reversal_estimate import ReversalEstimate
 
 
 def line(**content: Any) -> None:
@@ -40,10 +44,19 @@ def shown(estimate: Estimate, **more: Any) -> None:
 
 
 def timed(name: str, estimate: Any) -> None:
-    """The estimate, printed with its seconds."""
-    start = time.perf_counter()
+    """The estimate, printed with its seconds of a clock and of CPUs."""
+    start, cpu = time.perf_counter(), time.process_time()
     found = estimate()
-    shown(found, run=name, seconds=round(time.perf_counter() - start, 2))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    shown(found, run=name, seconds=round(seconds, 2), cpu_seconds=round(cpu, 2))
+
+
+def lowered(found: ReversalEstimate, few: int) -> dict[str, float]:
+    """By how much all paths lower the perplexity, compared with groups of `few` of them; on the same weights."""
+    groups = found.log_weights.unflatten(1, (-1, few)).logsumexp(2) - math.log(few)
+    each = (found.log_weights.logsumexp(1) - math.log(found.paths) - groups.mean(1)) / found.length
+    error = found.ppl * float(each.std()) / math.sqrt(len(each))
+    return {"few": few, "difference": round(found.ppl * math.expm1(float(each.mean())), 5), "stderr": round(error, 5)}
 
 
 def bounds(name: str, model: Any, flow: hf.Flow, x1: Tensor, arguments: argparse.Namespace) -> None:
@@ -56,21 +69,24 @@ def bounds(name: str, model: Any, flow: hf.Flow, x1: Tensor, arguments: argparse
             timed(name, lambda: hf.kappa_bound(model, flow, x1, **how))
     timed(name, lambda: hf.nll_bound(model, flow, x1, steps=arguments.steps, **how))
     for gamma in arguments.gamma:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         found = hf.reversal_bound(
             model, flow, x1, steps=arguments.steps, paths=arguments.paths, gamma=gamma, eta=arguments.eta, seed=3
         )
-        seconds = round(time.perf_counter() - start, 2)
+        seconds, cpu = round(time.perf_counter() - start, 2), round(time.process_time() - cpu, 2)
         for paths, estimate in found.by_paths.items():
             shown(estimate, run=name, steps=arguments.steps, paths=paths, gamma=gamma)
         line(
             run=name,
             quantity="weights",
             seconds=seconds,
+            cpu_seconds=cpu,
             log_weight_sd=found.log_weight_sd,
             effective_paths=found.effective_paths,
             remark=found.remark,
         )
+        for few in (paths for paths in (1, 8) if found.paths > paths and found.paths % paths == 0):
+            line(run=name, quantity="br lowered by paths", paths=found.paths, **lowered(found, few))
 
 
 def certificate(name: str, model: Any, flow: hf.Flow, length: int, arguments: argparse.Namespace) -> None:
@@ -127,9 +143,16 @@ def speed(arguments: argparse.Namespace) -> None:
         shown(found, run=f"speed {what}", seconds=round(seconds, 2), rows=arguments.rows, steps=arguments.steps)
 
 
+def trained(arguments: argparse.Namespace) -> None:
+    """Networks on an enumerable law, with the excess of each bound over the exact value."""
+    for name in arguments.coupling or reversal_toy.COUPLINGS:
+        for content in reversal_toy.measure(name, arguments):
+            line(**content)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("morse", "run", "speed"))
+    parser.add_argument("what", choices=("morse", "run", "speed", "trained"))
     parser.add_argument("run", nargs="?", help="folder of a run, for `run`")
     parser.add_argument("--out", default="runs/reversal_study")
     parser.add_argument("--data", default="shakespeare")
@@ -146,8 +169,12 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=50_257)
     parser.add_argument("--offline", action="store_true")
     parser.add_argument("--certificate", action="store_true", help="also bound samples of the model from both sides")
+    parser.add_argument("--coupling", nargs="+", choices=tuple(reversal_toy.COUPLINGS), help="for `trained`")
+    parser.add_argument("--train-steps", type=int, default=4000, help="for `trained`: optimizer steps")
+    parser.add_argument("--tables", type=int, default=20_000, help="for `trained`: OT batches that are counted")
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    {"morse": morse, "run": run, "speed": speed}[arguments.what](arguments)
+    {"morse": morse, "run": run, "speed": speed, "trained": trained}[arguments.what](arguments)
 
 
 if __name__ == "__main__":

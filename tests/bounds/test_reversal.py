@@ -173,7 +173,7 @@ def small(coupling: hf.Coupling) -> tuple[hf.Transformer, Flow]:
     """A random network with a head for x0, in float64."""
     flow = Flow(toys.source("bag_of_words"), coupling=coupling)
     model = toys.awake(hf.Transformer(flow.vocab, size=hf.Size(1, 16, 2), predict_x0=True, dropout=0.0)).double()
-    model.x0_head.fit(torch.tensor([5, 3, 1]))
+    model.x0_head.fit(torch.tensor([5, 3, 1]), flow.source.token_probs())
     return model, flow
 
 
@@ -182,7 +182,7 @@ def test_with_a_coupling_tokens_are_renoised_by_the_head_for_x0():
     model, flow = small(hf.ExactOT(hf.Hamming()))
 
     def law(xt: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        logits = model.x0_head(model.features(xt, t))
+        logits = model.x0_head(model.x0_features(model.features(xt, t), xt, t))
         shift = x0_shift(xt, (1 - t.double())[:, None].expand(xt.shape), model.x0_head.unigram)
         return logits.scatter_add(-1, xt[..., None], torch.where(torch.isinf(shift), 1e4, shift)[..., None])
 

@@ -241,6 +241,43 @@ def test_a_head_for_x0_is_refused_where_the_network_has_none(text):
             build(recipe)
 
 
+def test_recipes_with_a_coupling_have_a_head_for_x0_except_from_masks(text):
+    with_head = {"dfm_b_exact_laptop", "dfm_b_sinkhorn_laptop", "morse_exact_laptop", "shakespeare_exact_laptop"}
+    without = {"dfm_b_laptop", "dfm_mmf_exact_laptop", "morse_laptop", "dfm_o_laptop"}
+    for name in with_head | without:
+        assert (build(shrunk(named(name), text)).model.x0_head is not None) == (name in with_head), name
+    assert build(shrunk(named("dfm_b_exact_laptop"), text, predict_x0=False)).model.x0_head is None
+    assert build(shrunk(named("dfm_b_exact_laptop"), text, model="convolutional")).recipe.predict_x0 is None
+    assert Recipe.read({"predict_x0": "auto"}).predict_x0 is None
+
+
+@pytest.mark.parametrize("stored", [False, None], ids=["without a head", "older than the setting"])
+def test_a_run_without_a_head_for_x0_goes_on_without_one(stored, text, tmp_path):
+    out = str(tmp_path / "run")
+    recipe = shrunk(named("dfm_b_exact_laptop"), text, steps=1, predict_x0=False)
+    build(recipe).train(out=out)
+    if stored is None:
+        file = tmp_path / "run" / "recipe.json"
+        content = json.loads(file.read_text())
+        del content["recipe"]["predict_x0"]
+        file.write_text(json.dumps(content))
+    keys = {key: value for key, value in asdict(recipe).items() if key not in ("predict_x0", "name", "base")}
+    for word, more in ((out, {}), ("dfm_b_exact_laptop", {**keys, "out": out})):
+        build(resolve(word, {**more, "steps": 2})).train(out=out)
+        assert from_pretrained(out).model.x0_head is None
+    assert resolve("dfm_b_exact_laptop", {**keys, "out": out}, fresh=True).predict_x0 is None
+
+
+def test_weights_of_a_run_without_a_head_for_x0_start_a_run_with_one(text, tmp_path):
+    recipe = shrunk(named("dfm_b_laptop"), text, steps=1)
+    build(recipe).train(out=tmp_path / "first")
+    tuned = build(replace(recipe, init=str(tmp_path / "first"), coupling="exact")).model
+    assert tuned.x0_head is not None
+    first = from_pretrained(tmp_path / "first").model.state_dict()
+    state = tuned.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in first.items())
+
+
 def test_weights_can_be_taken_from_another_run(text, tmp_path):
     recipe = shrunk(named("dfm_mmf_laptop"), text, steps=2)
     build(recipe).train(out=tmp_path / "first")

@@ -126,6 +126,7 @@ def test_the_config_is_readable_and_complete(tmp_path):
         "time": True,
         "recompute": False,
         "predict_x0": False,
+        "x0_width": 64,
     }
     assert config["flow"]["source"]["kind"] == "MultiMask"
     assert set(config["sha256"]) == {"config.json", "model.safetensors"}

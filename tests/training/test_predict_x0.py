@@ -36,7 +36,9 @@ def test_an_x0_head_changes_no_bit_of_the_losses_and_the_other_weights(tmp_path,
     state = model.state_dict()
     for name, value in plain.state_dict().items():
         assert torch.equal(state[name], value), name
-    assert float(model.x0_head.linear.weight.detach().abs().max()) > 0
+    untrained = Transformer(model.vocab, model.size, predict_x0=True).x0_head.state_dict()
+    for name, value in model.x0_head.state_dict().items():
+        assert not torch.equal(value, untrained[name]) or name == "unigram", name
 
 
 def test_a_checkpoint_contains_the_x0_head_and_the_token_frequencies(tmp_path):
@@ -45,17 +47,68 @@ def test_a_checkpoint_contains_the_x0_head_and_the_token_frequencies(tmp_path):
     expected = smoothed(Letters().counts)
     torch.testing.assert_close(found.x0_head.unigram, expected)
     assert float(expected.min()) > 0
+    assert found.x0_head.body is not None
     assert found.x0_head.linear.weight.shape == model.x0_head.linear.weight.shape
+
+
+def test_a_network_saved_with_a_linear_x0_head_loads_with_it(tmp_path):
+    """Its file lacks x0_width; the linear head reads the features."""
+    model = toys.awake(Transformer(hf.Vocab(3), Size(1, 8, 2), predict_x0=True, x0_width=0))
+    save_pretrained(tmp_path, model)
+    without_argument(tmp_path, "x0_width")
+    found = from_pretrained(tmp_path).model
+    assert found.x0_head.body is None
+    xt, t = torch.tensor([[0, 2, 1]]), torch.tensor([0.3])
+    features = found.features(xt, t)
+    assert torch.equal(found.x0_features(features, xt, t), features)
+    assert torch.equal(found.x0_head.linear.weight, model.x0_head.linear.weight)
+
+
+def test_a_new_x0_head_predicts_the_source_and_a_trained_one_keeps_its_bias():
+    source = hf.BagOfWords(hf.Vocab(3), (0.7, 0.3, 0.0))
+    model = Transformer(source.vocab, Size(1, 8, 2), predict_x0=True)
+    counts = torch.tensor([7, 3, 0])
+    model.x0_head.fit(counts, source.token_probs())
+    xt, t = torch.tensor([[0, 2, 1]]), torch.tensor([0.3])
+    probs = model.x0_head(model.x0_features(model.features(xt, t), xt, t)).softmax(-1)
+    torch.testing.assert_close(probs, source.token_probs().float().expand(1, 3, 3), atol=1e-6, rtol=0)
+    model.x0_head.fit(counts, torch.tensor([0.1, 0.1, 0.8], dtype=torch.float64))
+    assert torch.equal(model.x0_head(model.x0_features(model.features(xt, t), xt, t)).softmax(-1), probs)
+
+
+@pytest.mark.parametrize("size", [Size(1, 6, 1), Size(2, 128, 4)])
+@pytest.mark.parametrize("time", [True, False])
+def test_an_x0_head_fits_every_width_and_passes_no_gradient_on(size, time):
+    model = toys.awake(Transformer(hf.Vocab(3), size, predict_x0=True, time=time, dropout=0.5))
+    xt, t = torch.tensor([[0, 2, 1]]), torch.tensor([0.3])
+    with torch.autocast("cpu", torch.bfloat16):
+        features = model.x0_features(model.features(xt, t), xt, t)
+    assert features.dtype == torch.float32
+    assert features.shape[-1] == min(64, size.width)
+    model.x0_head(features).square().sum().backward()
+    reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert reached == {name for name, _ in model.named_parameters() if name.startswith("x0_head.")}
+
+
+def test_a_network_without_an_x0_head_says_how_to_get_one():
+    model = Transformer(hf.Vocab(3), Size(1, 8, 2))
+    with pytest.raises(ValueError, match="predict_x0=True"):
+        model.x0_features(torch.zeros(1, 1, 8), torch.zeros(1, 1, dtype=torch.long), torch.zeros(1))
+
+
+def without_argument(folder, name):
+    """Remove a constructor argument from a saved network, as in a file that is older than it."""
+    config = json.loads((folder / CONFIG).read_text())
+    del config["model"][name]
+    (weights,) = (name for name in config["sha256"] if name != CONFIG)
+    digest = config.pop("sha256")[weights]
+    (folder / CONFIG).write_text(sealed(config, weights, digest))
 
 
 def test_a_file_of_an_earlier_version_loads_without_an_x0_head(tmp_path):
     vocab = hf.Vocab(3)
     save_pretrained(tmp_path, Transformer(vocab, Size(1, 8, 2)))
-    config = json.loads((tmp_path / CONFIG).read_text())
-    del config["model"]["predict_x0"]
-    (weights,) = (name for name in config["sha256"] if name != CONFIG)
-    digest = config.pop("sha256")[weights]
-    (tmp_path / CONFIG).write_text(sealed(config, weights, digest))
+    without_argument(tmp_path, "predict_x0")
     assert from_pretrained(tmp_path).model.x0_head is None
 
 

@@ -27,6 +27,11 @@ class NetworkScores:
         with self.caller.use_precision(xt.device) as self.dtype:
             return self.caller.features(xt, t)
 
+    def x0_features(self, features: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+        """What the x0_head of the network reads, from the features at xt."""
+        with self.caller.use_precision(xt.device):
+            return self.caller.x0_features(features, xt, t)
+
     def __call__(self, sample: PathSample, features: Tensor | None = None) -> Scores:
         """Call the network; times are in the type of the logits, at least float32.
 

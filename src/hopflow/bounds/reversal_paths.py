@@ -186,9 +186,9 @@ class ReversedPaths:
     def _posterior(self, n: int, xt: Int[Tensor, "B L"]) -> X0Posterior:
         """p_{0|t} at x_n = xt."""
         if self.x0 is None:
-            return X0Posterior.from_head(
-                self.x0_head, self._features(n, xt), xt, self.table.rest[n][None], self.flow.source
-            )
+            there, t = xt.to(self.device), self._time(n, len(xt))
+            features = self.scores.x0_features(self._features(n, xt), there, t)
+            return X0Posterior.from_head(self.x0_head, features, xt, self.table.rest[n][None], self.flow.source)
         logits = self.x0(xt.to(self.device), self._time(n, len(xt)))
         return X0Posterior.from_logits(logits, xt, self.flow.source)
 

@@ -44,12 +44,12 @@ class X0Posterior:
     def from_head(
         cls,
         head: Any,
-        features: Float[Tensor, "B L D"],
+        features: Float[Tensor, "B L W"],
         xt: Int[Tensor, "B L"],
         rest: Float[Tensor, "#B #L"],
         source: Source,
     ) -> "X0Posterior":
-        """From an `X0Head` and the features of the network, with the evidence of xt added, in chunks of rows."""
+        """From an `X0Head` and its features, with the evidence of xt added, in chunks of rows."""
         weights = head.linear.weight.dtype
 
         def rows(row: Tensor, position: Tensor) -> Tensor:

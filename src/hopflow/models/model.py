@@ -1,5 +1,7 @@
 """Model: a network that a config file can describe."""
 
+from typing import Any, ClassVar
+
 from torch import nn
 
 
@@ -8,3 +10,7 @@ class Model(nn.Module):
 
     `save_pretrained` stores these arguments, and `from_pretrained` builds the network from them.
     """
+
+    older_defaults: ClassVar[dict[str, Any]] = {}
+    """Arguments that were added later, with the values that describe the networks saved before, where these are not the
+    defaults."""

@@ -1,7 +1,7 @@
 """The diffusion transformer for text, and how its blocks are conditioned on time. App. C [C]"""
 
 import math
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +24,7 @@ from .blocks import (
     zero,
 )
 from .sizes import Size
-from .x0_head import X0Head
+from .x0_head import WIDTH, X0Head
 
 TIME_WIDTH = 128
 """Width of the time embedding. App. C [C]"""
@@ -37,8 +37,11 @@ class Transformer(BlockStack):
 
     It embeds data tokens and masks, and predicts data tokens only. With a disjoint source the prediction does not
     depend on t (Prop. A.3): `time=False` omits the conditioning, t is ignored, and the norms have their own weights.
-    `predict_x0` adds a head that predicts x0, for the reversal bound of flows with a coupling.
+    `predict_x0` adds a head that predicts x0, for the reversal bound of flows with a coupling; `x0_width` is the width
+    of its block.
     """
+
+    older_defaults: ClassVar[dict[str, Any]] = {"x0_width": 0}
 
     def __init__(
         self,
@@ -49,19 +52,18 @@ class Transformer(BlockStack):
         time: bool = True,
         recompute: bool = False,
         predict_x0: bool = False,
+        x0_width: int = WIDTH,
     ) -> None:
         size = Size.of(size)
         check_dropout(dropout)
-        branch = TimedBranch if time else PlainBranch
+        branch, norm = (TimedBranch, TimedNorm) if time else (PlainBranch, Norm)
         blocks = [Block(branch, Attention(size), size, dropout) for _ in range(size.layers)]
-        norm = TimedNorm(size.width) if time else Norm(size.width)
-        super().__init__(vocab.size, vocab.data, size, blocks, norm, recompute)
+        super().__init__(vocab.size, vocab.data, size, blocks, norm(size.width), recompute)
         self.vocab, self.dropout, self.time = vocab, dropout, time
         self.clock = TimeEmbedding() if time else None  # the name is part of saved files
-        self.predict_x0 = predict_x0
-        self.x0_head = (
-            X0Head(size.width, vocab) if predict_x0 else None
-        )  # last, so that the other weights do not change
+        self.predict_x0, self.x0_width = predict_x0, x0_width
+        # last, so that the other weights do not change
+        self.x0_head = X0Head(size.width, vocab, x0_width, branch, norm) if predict_x0 else None
 
     def forward(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:
         out: Tensor = self.head(self.features(xt, t))
@@ -70,6 +72,16 @@ class Transformer(BlockStack):
     def features(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L D"]:
         """The input of the head: `head(features(xt, t))` are the logits."""
         return self.run_blocks(*self._embed(xt, t))
+
+    def x0_features(
+        self, features: Float[Tensor, "B L D"], xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]
+    ) -> Float[Tensor, "B L W"]:
+        """The input of `x0_head`, from `features(xt, t)`."""
+        if self.x0_head is None:
+            raise ValueError("this network does not predict x0: build it with predict_x0=True")
+        with torch.no_grad():
+            embedded, clock = self._embed(xt, t)
+        return self.x0_head.features(features, embedded, clock)
 
     def supports_partial_features(self) -> bool:
         """Whether `begin_features` and `finish_features` compute what `features` does.

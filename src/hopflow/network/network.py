@@ -202,6 +202,14 @@ class NetworkCaller:
         features: Tensor = (self._compiled or cast(Any, self.model).features)(*inputs)
         return features
 
+    def x0_features(self, features: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+        """The input of the network's x0_head, from its features; precision and mode are those of the surrounding code.
+
+        A network without the method `x0_features` has a head that reads the features.
+        """
+        own = getattr(self.model, "x0_features", None)
+        return features.detach() if own is None else cast(Tensor, own(features, xt, t))
+
     @property
     def head(self) -> Head:
         """The network's own head for losses (`precision=None`), otherwise the head in the type of its weights."""

@@ -72,8 +72,16 @@ def build(recipe: Recipe, *, offline: bool = False, progress: Callable[[str], No
     with Seeded(stream_seed(recipe.seed, "weights")):
         model = _network(recipe, flow, corpus.vocab_size)
     if recipe.init:
-        restore(model.state_dict(), from_pretrained(recipe.init).model.state_dict(), f"init={recipe.init}")
+        _initialize(model, recipe.init)
     return Built(recipe, corpus, flow, model)
+
+
+def _initialize(model: nn.Module, init: str) -> None:
+    """Copy the weights of a run; an x0 head is copied only if both networks have the same one."""
+    own, saved = model.state_dict(), from_pretrained(init).model.state_dict()
+    if any(name.startswith("x0_head.") for name in own.keys() ^ saved.keys()):
+        own, saved = ({n: w for n, w in state.items() if not n.startswith("x0_head.")} for state in (own, saved))
+    restore(own, saved, f"init={init}")
 
 
 def _network(recipe: Recipe, flow: Flow | None, vocab_size: int) -> nn.Module:
@@ -93,8 +101,15 @@ def _network(recipe: Recipe, flow: Flow | None, vocab_size: int) -> nn.Module:
         dropout=dropout,
         time=recipe.time,
         recompute=recipe.recompute,
-        predict_x0=recipe.predict_x0,
+        predict_x0=_predicts_x0(recipe, flow),
     )
+
+
+def _predicts_x0(recipe: Recipe, flow: Flow) -> bool:
+    """Whether the network gets an x0 head: by default if pairs are coupled and `hopflow eval` measures br."""
+    if recipe.predict_x0 is not None:
+        return recipe.predict_x0
+    return flow.couples and not flow.prediction.keeps_data_tokens(flow.source)
 
 
 def _custom_network(recipe: Recipe, flow: Flow | None) -> nn.Module:
@@ -108,7 +123,7 @@ def _custom_network(recipe: Recipe, flow: Flow | None) -> nn.Module:
         "dropout": recipe.dropout,
         "time": recipe.time,
         "recompute": recipe.recompute,
-        "predict_x0": recipe.predict_x0,
+        "predict_x0": _predicts_x0(recipe, flow),
     }
     taken = [p for p in inspect.signature(cls).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     unknown = [p.name for p in taken if p.name not in offered and p.default is p.empty]

@@ -51,7 +51,11 @@ class Recipe(Settings):
     draw: str = learns(
         "rows", "only for coupling=sinkhorn: draw pairs with (rows) or without (permutation) replacement"
     )
-    predict_x0: bool = runs(False, "train a second head that predicts x0: a tighter bound br for coupled flows")
+    predict_x0: bool | None = runs(
+        None,
+        "train a second head that predicts x0: a tighter bound br for coupled flows; "
+        "by default with a coupling, except from masks",
+    )
     init: str | None = learns(None, "folder of a run with the initial weights")
     out: str | None = runs(None, "folder of the run")
 

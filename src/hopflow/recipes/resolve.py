@@ -26,10 +26,21 @@ def resolve(word: str, keys: Mapping[str, Any] | None = None, *, fresh: bool = F
     if is_class(str(keys.get("model", ""))):
         load_class(str(keys["model"]))  # only here, where the user has typed it: a file must not cause an import
     if _is_text(word):
-        return Recipe.read(keys, own_text(word, keys, fresh=fresh))
+        return _with_stored_head(Recipe.read(keys, own_text(word, keys, fresh=fresh)), keys, fresh)
     if "base" in keys:
         raise ValueError(f"base chooses the defaults for a text file, which {word} is not: omit base")
-    return Recipe.read(keys, _base(word))
+    return _with_stored_head(Recipe.read(keys, _base(word)), keys, fresh)
+
+
+def _with_stored_head(recipe: Recipe, keys: Mapping[str, Any], fresh: bool) -> Recipe:
+    """The recipe with the x0 head that the run in its folder has, unless the user sets it: the run is then resumed.
+
+    Runs that are older than the setting have none.
+    """
+    folder = Path(recipe.out or Path("runs") / recipe.name)
+    if fresh or "predict_x0" in keys or not is_run(folder):
+        return recipe
+    return replace(recipe, predict_x0=read_recipe(folder)["recipe"].get("predict_x0", False))
 
 
 def own_text(data: str, keys: Mapping[str, Any], *, fresh: bool = False) -> Recipe:

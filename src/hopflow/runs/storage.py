@@ -4,7 +4,8 @@ A component is stored as `{"kind": the name of its class, argument: value, …}`
 further components. `from_plain` builds subclasses of the family it is asked for; the class must be imported already,
 and a new source or cost needs no registration. A file names classes by kind only. Nothing in a file is imported or run.
 
-An argument that a file lacks takes its default: an older file can be read after a class has grown an argument.
+An argument that a file lacks takes its default, or the value in its `older_defaults`: an older file can be read
+after a class has grown an argument.
 """
 
 import inspect
@@ -121,6 +122,7 @@ def _component(family: type[T], data: object, where: str, depth: int) -> T:
     if missing := [name for name in hints if name not in given and name not in defaults(cls)]:
         raise ValueError(f"{where}: {cls.__name__} needs {', '.join(missing)}, which the data does not contain")
     values = {name: value_from_plain(hints[name], value, f"{where}.{name}", depth + 1) for name, value in given.items()}
+    values = {**getattr(cls, "older_defaults", {}), **values}
     try:
         return cls(**values)
     except Exception as error:  # the values have the right types, so any error is one of the data

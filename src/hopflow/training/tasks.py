@@ -176,7 +176,7 @@ class FlowLoss(nn.Module):
         features = self.caller.features(sample.xt, sample.t)
         nats = self.flow.objective(self.flow.ask(self.caller, sample, count=count, features=features), sample)
         # adds the gradient of the x0 head, but not its value: the reported loss is the flow's
-        more = x0_head.nats(features, sample)
+        more = x0_head.nats(self.caller.x0_features(features, sample.xt, sample.t), sample)
         return nats + (more - more.detach())
 
 
@@ -200,7 +200,7 @@ class FlowTask(Task):
         self.model, self.flow = model, flow
         x0_head, counts = getattr(model, "x0_head", None), getattr(corpus, "counts", None)
         if x0_head is not None and counts is not None:
-            x0_head.fit(counts)
+            x0_head.fit(counts, flow.source.token_probs())
         self.loss = FlowLoss(model, flow)
         self._waited = 0.0
         shared: dict[str, Any] = {
