@@ -16,12 +16,14 @@ from .setting_types import (
     Integer,
     Integers,
     Length,
+    Names,
     Number,
     Numbers,
     Positive,
     Precision,
     SamplerName,
     Seed,
+    Seeds,
     Texts,
     Times,
     by_device,
@@ -237,8 +239,13 @@ class TextStudySettings(CommandSettings):
     """Settings of `hopflow reproduce text`."""
 
     budget: Literal["full", "laptop"] = setting("full", "full: the study on novels; laptop: two small variants")
+    variants: Names = setting((), "only these variants, separated by commas", shown="all")
+    seeds: Seeds = setting((), "only these seeds, separated by commas", shown="all")
     minutes: Number | None = setting(None, "do not start a run that would end after this time", shown="no limit", gt=0)
-    limit: Positive | None = setting(None, "at most this number of runs", shown="all")
+    expect: Number = setting(0.0, "expected minutes of a run, until a similar one has been timed on this device", ge=0)
+    limit: Integer | None = setting(None, "at most this number of runs; 0 trains the judge only", shown="all", ge=0)
+    later: Names = setting((), "judges that score the stored samples later, with --judge, separated by commas")
+    repeat: Flag = setting(False, "run a second time, into the subfolder repeated, to compare machines")
     commit: str | None = setting(None, "commit of the code, stored in the result files", shown="not stored")
     device: str = setting("auto", DEVICE)
 

@@ -18,6 +18,9 @@ Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of th
 Cells = Annotated[Path, typer.Option("--cells", metavar="FOLDER", help="Folder of the result files, one per run.")]
 Work = Annotated[Path, typer.Option("--work", metavar="FOLDER", help="Folder of the training runs.")]
 PageOnly = Annotated[bool, typer.Option("--table", help="Only rewrite the results page from the files.")]
+JudgeOnly = Annotated[
+    bool, typer.Option("--judge", help="Only score stored samples by the judges of later=…, then rewrite the page.")
+]
 
 
 @app.command("morse", cls=CommandWithSettings)
@@ -51,31 +54,37 @@ def text(
     cells: Cells = Path("docs/results/text"),
     work: Work = Path("runs/text"),
     page_only: PageOnly = False,
+    judge_only: JudgeOnly = False,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
     """Run the study of the paper's claims about text.
 
     Trains, samples and evaluates every run (variant and seed) that has no result file yet, and writes one JSON file
-    for each. The study can be stopped after any run and continued on another machine. The first run
-    of budget=full, from masks, took 132 s on one H200; the texts are novels in $HOPFLOW_DATA.
+    for each. The study can be stopped at any time and continued on another machine: runs that have a file are not run
+    again. The autoregressive judge is trained once and kept in the folder --work. The texts are novels in
+    $HOPFLOW_DATA.
     """
     from .command_settings import TextStudySettings
 
     chosen = parse_settings(settings, TextStudySettings)
-    from ..reproduce.text import page, queue
+    from ..reproduce.text import late_judges, page, pictures, queue
     from ..reproduce.text.protocol import BUDGETS
 
-    if not page_only:
-        with lines() as progress:
+    with lines() as progress:
+        if judge_only:
+            how = chosen.typed("variants", "seeds", "minutes", "expect", "limit", "later", "repeat", "commit")
+            late_judges.score_stored_texts(cells, offline=offline, say=progress, **how)
+        elif not page_only:
             queue.run(cells, work=work, offline=offline, say=progress, **chosen.typed())
-    missing = len(queue.missing(BUDGETS[chosen.budget], cells))
-    if chosen.budget == "full":
-        target = cells.parent / "text.md"
-        atomic.write(target, page.page(cells).encode())
-        echo(f"{target} ({missing} runs missing)")
-    else:
+    if chosen.budget != "full":
         echo(page.page(cells, chosen.budget), nl=False)
+        return
+    target = cells.parent / "text.md"
+    for name, drawing in pictures.pictures(cells).items():
+        atomic.write(cells.parent.parent / "pictures" / name, drawing.encode())
+    atomic.write(target, page.page(cells).encode())
+    echo(f"{target} ({len(queue.missing(BUDGETS['full'], cells))} runs missing)")
 
 
 def _show(rows: Sequence[Any]) -> None:
