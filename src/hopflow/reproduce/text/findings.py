@@ -160,10 +160,10 @@ def hops_table(cells: Cells) -> str:
             gain = "–" if values[-1] is None else f"{values[-1].value:.1%}"
             rows.append((name, f"{size:,}", *(show(value) for value in values[:-1]), gain))
     note = (
-        "Predicted from pairs of training text (a perfect network at η = 0 has as many hops, Theorem 3.1), and counted "
-        "along 256 samples of the most steps. Costs are squared embedding distances in each network's own table, so "
-        "only costs of one row may be compared. The paper's Table 14 states 6,507 (Kantorovich) and 6,575 (dynamic) "
-        "without OT, 6,357 and 6,329 with it."
+        "Predicted from pairs of training text (a perfect network at η = 0 has as many hops, Theorem 3.1 [theorem1]), "
+        "and counted along 256 samples of the most steps. Costs are squared embedding distances in each network's own "
+        "table, so only costs of one row may be compared. Table 14 [tab:transport_costs] of the paper: 6,507 "
+        "(Kantorovich) and 6,575 (dynamic) without OT, 6,357 and 6,329 with it."
     )
     return section("### Hops and transport", note, table(("variant", "OT batch", *keys.values()), rows))
 

@@ -102,7 +102,7 @@ def _protocol(protocol: Protocol, budget: Budget, folder: Path, count: int) -> s
 
 def _paper_tables(cells: dict[str, list[Cell]], protocol: Protocol) -> str:
     parts = [
-        "Table 1 is in [Morse](morse.md). Rows are in the paper's order; – is not measured yet.",
+        "Table 1 [toy-OT] is in [Morse](morse.md). Rows are in the paper's order; – is not measured yet.",
         section("### Perplexity bounds", bound_tables(cells, protocol)),
         section("### Generative perplexity", generative_tables(cells, protocol)),
         entropy_table(cells, protocol),

@@ -15,6 +15,10 @@ PAPER_SETS = {"wikitext-2": "wikitext2", "wikitext-103": "wikitext103"}
 PAPER_JUDGES = {"ar": "gpt2-large", "smollm2": "llama-3.1-8b"}
 """The paper's judge that stands in the place of each judge of the study."""
 JUDGE_NAMES = {"gpt2-large": "GPT-2 Large", "llama-3.1-8b": "Llama 3.1 8B"}
+GENERATIVE_TABLES = {
+    "ar": "Tables 3 [tab:dfm_diff_gpt2_v2] and 10 [tab:gpt2_results_multiline]",
+    "smollm2": "Table 11 [tab:llama_results_multiline]",
+}
 SETS = ("lambada", "wikitext-2", "ptb", "wikitext-103", "lm1b")
 
 
@@ -43,22 +47,37 @@ MASKS = _rows("DFM-S", "DFM-N", "DFM-O")
 MULTIMASKS = _rows("DFM-MMF", "DFM-MMF-Sinkhorn", "DFM-MMF-Exact", "DFM-MMF-Exact-EMA")
 GENERATIVE = (*BAGS, *MASKS, *MULTIMASKS)
 BOUND_TABLES: tuple[tuple[str, tuple[PaperRow, ...]], ...] = (
-    ("Table 2: sequences of 1,024 tokens in the paper, of 128 here", LONG),
-    ("Table 6: masks", (SEDD_ABSORB, *_rows("DFM-O", "DFM-N", "DFM-S"))),
-    ("Table 7: bag of words", BAGS),
-    ("Table 8: multimask; the paper pairs test rows by Sinkhorn", (*_rows("DFM-O", "DFM-MMF"), SINKHORN_AT_TEST)),
-    ("Table 9: multimask; the paper pairs test rows by exact OT", (*_rows("DFM-O"), *MULTIMASKS)),
+    ("Table 2 [large_scale_table]: sequences of 1,024 tokens in the paper, of 128 here", LONG),
+    ("Table 6 [alt_bound_table]: masks", (SEDD_ABSORB, *_rows("DFM-O", "DFM-N", "DFM-S"))),
+    ("Table 7 [5.3_bound_results]: bag of words", BAGS),
+    (
+        "Table 8 [5.4_bound_results]: multimask, test rows paired by Sinkhorn",
+        (*_rows("DFM-O", "DFM-MMF"), SINKHORN_AT_TEST),
+    ),
+    ("Table 9 [5.4_bound_results_exacttesting]: multimask, test rows paired by OT", (*_rows("DFM-O"), *MULTIMASKS)),
 )
 ABLATIONS: tuple[tuple[str, tuple[PaperRow, ...]], ...] = (
-    ("Ablation 1: the OT solver (Tables 15 and 16)", _rows("DFM-MMF-Sinkhorn", "DFM-MMF-Exact")),
-    ("Ablation 2: the OT batch (Tables 17 and 18)", _rows("DFM-MMF-Exact", "DFM-MMF-Exact-OT4096")),
-    ("Ablation 3: 256 masks (Tables 19 to 21)", _rows("DFM-MMF-256masks", "DFM-MMF-256masks-Exact-EMA")),
-    ("Ablation 4: a learned cost (Tables 22 and 23)", _rows("DFM-MMF-Exact", "DFM-MMF-Learned-Cost")),
+    (
+        "Ablation 1: the OT solver (Tables 15 [tab:exactot-512] and 16 [tab:metrics-512])",
+        _rows("DFM-MMF-Sinkhorn", "DFM-MMF-Exact"),
+    ),
+    (
+        "Ablation 2: the OT batch (Tables 17 [tab:exactot-4096] and 18 [tab:metrics-4096])",
+        _rows("DFM-MMF-Exact", "DFM-MMF-Exact-OT4096"),
+    ),
+    (
+        "Ablation 3: 256 masks (Tables 19 [tab:gpt2_256masks], 20 [tab:llama_256masks] and 21 [tab:bounds_256masks])",
+        _rows("DFM-MMF-256masks", "DFM-MMF-256masks-Exact-EMA"),
+    ),
+    (
+        "Ablation 4: a learned cost (Tables 22 [tab:learned_cost_gen] and 23 [tab:learned_cost_bound])",
+        _rows("DFM-MMF-Exact", "DFM-MMF-Learned-Cost"),
+    ),
 )
 
 
 def bound_tables(cells: Cells, protocol: Protocol) -> str:
-    """Tables 2 and 6 to 9: perplexity bounds on the zero-shot sets."""
+    """The paper's tables of perplexity bounds on the zero-shot sets."""
     if not protocol.zero_shot:
         return ""
     note = (
@@ -99,11 +118,11 @@ def _tight_bounds(cells: Cells, protocol: Protocol) -> str:
 
 
 def generative_tables(cells: Cells, protocol: Protocol) -> str:
-    """Tables 3, 10 and 11: generative perplexity by the number of sampling steps; then the same with other η."""
+    """The paper's tables of generative perplexity by the number of sampling steps; then the same with other η."""
     parts = []
     for judge in protocol.judges:
         paper = JUDGE_NAMES[PAPER_JUDGES[judge]]
-        which = "Tables 3 and 10" if judge == "ar" else "Table 11"
+        which = GENERATIVE_TABLES[judge]
         rows = [(row.name, *_generative(cells, protocol, row, judge, 0.0)) for row in GENERATIVE]
         parts.append(
             section(
@@ -142,10 +161,14 @@ def _generative(cells: Cells, protocol: Protocol, row: PaperRow, judge: str, eta
 
 
 def entropy_table(cells: Cells, protocol: Protocol) -> str:
-    """Table 12: entropy of the samples in bits."""
+    """The paper's table of the entropy of the samples, in bits."""
     rows = [(row.name, *_entropy(cells, protocol, row)) for row in GENERATIVE]
     note = "Bits per token of the token frequencies within a sample, η = 0; the paper's value in parentheses."
-    return section("#### Table 12: entropy", note, table(("model", *map(str, protocol.sampler_steps)), rows))
+    return section(
+        "#### Table 12 [tab:entropy_results_multiline]: entropy",
+        note,
+        table(("model", *map(str, protocol.sampler_steps)), rows),
+    )
 
 
 def _entropy(cells: Cells, protocol: Protocol, row: PaperRow) -> list[str]:
@@ -157,7 +180,7 @@ def _entropy(cells: Cells, protocol: Protocol, row: PaperRow) -> list[str]:
 
 
 def ablation_tables(cells: Cells, protocol: Protocol) -> str:
-    """Tables 15 to 23: the ablations, samples first and bounds after them."""
+    """The ablations, samples first and bounds after them."""
     parts = []
     for title, chosen in ABLATIONS:
         rows = [
