@@ -228,10 +228,14 @@ class PrepareSettings(CommandSettings):
 class MorseSettings(CommandSettings):
     """Settings of `hopflow reproduce morse`."""
 
+    size: Literal["laptop", "mini", "small"] = setting(
+        "laptop", "laptop: minutes per run; mini, small (the paper's network): Shakespeare by characters, too"
+    )
     seeds: Count = setting(3, "number of runs per recipe, seeds 0, 1, …")
-    steps: Positive | None = setting(None, "training steps", shown="2000")
-    samples: Count = setting(1000, "samples per run")
+    steps: Positive | None = setting(None, "training steps", shown="2000; 20000 for mini and small")
+    samples: Count | None = setting(None, "samples per run", shown="1000; 3000 for mini and small")
     sampler_steps: Length = setting(1024, "sampler steps")
+    minutes: Number | None = setting(None, "do not start a run that would end after this time", shown="no limit", gt=0)
     device: str = setting("auto", DEVICE)
 
 
@@ -250,6 +254,22 @@ class TextStudySettings(CommandSettings):
     device: str = setting("auto", DEVICE)
 
 
+class NetworkSettings(CommandSettings):
+    """Settings of `hopflow reproduce network`."""
+
+    recipe: str = setting("dfm_b_exact_ema", "recipe of the flow")
+    data: str = setting("novels", "text: a name of `hopflow data list`, a file or a folder")
+    tokens: str = setting("bpe:4096", "tokenizer: char, byte, bpe:SIZE, gpt2, or a tokenizer file")
+    size: str = setting("mini", SIZE)
+    steps: Positive = setting(40_000, "training steps")
+    batch: Positive = setting(512, "sequences per training step")
+    minutes: Number | None = setting(None, "stop the training after this time", shown="no limit", gt=0)
+    rows: Positive = setting(256, "held-out sequences of the bounds")
+    samples: Count = setting(128, "samples that are measured")
+    commit: str | None = setting(None, "commit of the code, stated in the model card", shown="not stated")
+    device: str = setting("auto", DEVICE)
+
+
 COMMANDS: dict[str, type[CommandSettings]] = {
     "sample": SampleSettings,
     "infill": InfillSettings,
@@ -264,4 +284,5 @@ COMMANDS: dict[str, type[CommandSettings]] = {
     "bench ot": BenchOTSettings,
     "reproduce morse": MorseSettings,
     "reproduce text": TextStudySettings,
+    "reproduce network": NetworkSettings,
 }

@@ -15,9 +15,13 @@ from .settings_parser import parse_settings
 app = typer.Typer(help="Train and measure the paper's tables again.", cls=CommandGroup)
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the runs.")]
 
+Results = Annotated[
+    Path | None, typer.Option("--results", metavar="FOLDER", help="Folder of the result files, one per run.")
+]
 Cells = Annotated[Path, typer.Option("--cells", metavar="FOLDER", help="Folder of the result files, one per run.")]
 Work = Annotated[Path, typer.Option("--work", metavar="FOLDER", help="Folder of the training runs.")]
 PageOnly = Annotated[bool, typer.Option("--table", help="Only rewrite the results page from the files.")]
+NetworkFolder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the network.")]
 JudgeOnly = Annotated[
     bool, typer.Option("--judge", help="Only score stored samples by the judges of later=…, then rewrite the page.")
 ]
@@ -27,13 +31,15 @@ JudgeOnly = Annotated[
 def morse(
     settings: Settings = None,
     out: Out = Path("runs/morse"),
+    results: Results = None,
     json_file: Json = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Reproduce Table 1 [toy-OT] at laptop size: hops, predicted hops and bounds, averaged over seeds.
+    """Reproduce Tables 1 [toy-OT] and 5 [toy-OT2]: hops, predicted hops and bounds, averaged over seeds.
 
-    Takes hours on two CPU cores. Runs that exist in the folder are measured, not trained again.
+    Takes hours on two CPU cores. Runs that exist in the folder are measured, not trained again. With --results, the
+    numbers of every run are written to a file, and runs that have one are skipped.
     """
     from .command_settings import MorseSettings
 
@@ -42,7 +48,7 @@ def morse(
     from ..reproduce import morse as table_1
 
     with lines() as progress:
-        rows = table_1.run(out, offline=offline, say=progress, **chosen.typed())
+        rows = table_1.run(out, results=results, offline=offline, say=progress, **chosen.typed())
     _show(rows)
     if json_file:
         write_json(json_file, {"rows": [row.as_json() for row in rows]})
@@ -85,6 +91,28 @@ def text(
         atomic.write(cells.parent.parent / "pictures" / name, drawing.encode())
     atomic.write(target, page.page(cells).encode())
     echo(f"{target} ({len(queue.missing(BUDGETS['full'], cells))} runs missing)")
+
+
+@app.command("network", cls=CommandWithSettings)
+def network(
+    settings: Settings = None,
+    out: NetworkFolder = Path("pretrained/novels"),
+    work: Work = Path("runs/novels"),
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Train the network that the repository contains, and write it with its evaluation and model card.
+
+    The training is resumed from the folder --work. The texts are novels in $HOPFLOW_DATA.
+    """
+    from .command_settings import NetworkSettings
+
+    chosen = parse_settings(settings, NetworkSettings)
+    from ..reproduce import network as novels
+
+    with lines() as progress:
+        folder = novels.run(out, work=work, offline=offline, say=progress, **chosen.typed())
+    echo(f"{folder}: try `hopflow sample {folder}`")
 
 
 def _show(rows: Sequence[Any]) -> None:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from ..morse_tables import tables
 from .cell import Cell, read_all
 from .claims import summary, verdicts
 from .failures import read_failures
@@ -53,7 +54,7 @@ def page(folder: Path, budget: str = "full") -> str:
         _protocol(protocol, chosen, folder, sum(map(len, cells.values()))),
         section("## Claims and rules", table(("claim of the paper", "here", "number", "rule"), rows)),
         section("## Bounds on held-out text", _picture(budget, "bounds"), _bounds(cells, protocol)),
-        section("## The paper's tables", _paper_tables(cells, protocol)),
+        section("## The paper's tables", _paper_tables(cells, protocol, tables(folder.parent / "morse"))),
         "## What the paper states in words",
         _picture(budget, "samples"),
         steps_table(cells, protocol),
@@ -100,9 +101,10 @@ def _protocol(protocol: Protocol, budget: Budget, folder: Path, count: int) -> s
     )
 
 
-def _paper_tables(cells: dict[str, list[Cell]], protocol: Protocol) -> str:
+def _paper_tables(cells: dict[str, list[Cell]], protocol: Protocol, morse: str) -> str:
     parts = [
-        "Table 1 [toy-OT] is in [Morse](morse.md). Rows are in the paper's order; – is not measured yet.",
+        "Rows are in the paper's order; – is not measured yet. [Morse](morse.md) has smaller runs.",
+        section("### Hops on small vocabularies", morse),
         section("### Perplexity bounds", bound_tables(cells, protocol)),
         section("### Generative perplexity", generative_tables(cells, protocol)),
         entropy_table(cells, protocol),
