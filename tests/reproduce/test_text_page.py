@@ -1,5 +1,6 @@
 """The page of the text study with all cells: the paper's tables, findings and pictures, from made-up numbers."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -7,7 +8,7 @@ from synthetic_cells import synthetic_cell
 
 from hopflow.reproduce.text import queue
 from hopflow.reproduce.text.claims import CLAIMS
-from hopflow.reproduce.text.findings import _paper_steps
+from hopflow.reproduce.text.findings import _paper_steps, cost_table
 from hopflow.reproduce.text.page import page
 from hopflow.reproduce.text.pictures import pictures
 from hopflow.reproduce.text.protocol import BUDGETS, FULL
@@ -76,3 +77,12 @@ def test_the_pictures_are_drawn_from_the_cells(complete):
         assert f"pictures/{name}" in text
         ElementTree.fromstring(svg)
     assert "dfm_mmf_learned_cost" in drawn["text_bounds.svg"]
+
+
+def test_cells_that_shared_the_device_do_not_count_for_the_cost_of_ot(tmp_path):
+    variants = {variant.name: variant for variant in BUDGETS["full"].variants}
+    group = {name: [synthetic_cell("full", variants[name], 0)] for name in ("dfm_b", "dfm_b_exact_ema")}
+    assert "| dfm_b_exact_ema | 512 | 0.4% | 0.02 ± ? | +3.1% |" in cost_table(group)
+    slow = replace(group["dfm_b"][0], seed=1, machine={"shared": True}, training={"late_tokens_per_second": 1.0})
+    assert cost_table({**group, "dfm_b": [*group["dfm_b"], slow]}) == cost_table(group)
+    assert "| dfm_b_exact_ema | 512 | 0.4% | 0.02 ± ? | – |" in cost_table({**group, "dfm_b": [slow]})

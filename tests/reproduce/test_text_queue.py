@@ -173,3 +173,12 @@ def test_every_variant_of_the_study_runs_in_miniature(tmp_path, monkeypatch):
     assert list(read_failures(tmp_path, "tiny")) == []
     assert len(written) == len(small)
     assert "missing: none" in page(tmp_path, "tiny")
+
+
+def test_cells_of_a_shared_device_and_repeated_cells_are_marked(tmp_path, monkeypatch):
+    two_cells(monkeypatch, lambda budget, variant, seed, *_, **__: synthetic_cell(budget, variant, seed))
+    (path,) = queue.run(tmp_path, budget="tiny", device="cpu", variants=("ar",), shared=True)
+    assert cells.read(path).machine["shared"] is True
+    (again,) = queue.run(tmp_path, budget="tiny", device="cpu", variants=("ar",), repeat=True)
+    assert again == tmp_path / "repeated" / path.name
+    assert "shared" not in cells.read(again).machine

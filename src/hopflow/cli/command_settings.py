@@ -249,6 +249,7 @@ class TextStudySettings(CommandSettings):
     expect: Number = setting(0.0, "expected minutes of a run, until a similar one has been timed on this device", ge=0)
     limit: Integer | None = setting(None, "at most this number of runs; 0 trains the judge only", shown="all", ge=0)
     later: Names = setting((), "judges that score the stored samples later, with --judge, separated by commas")
+    shared: Flag = setting(False, "another process uses the device: do not compare the speed of these runs")
     repeat: Flag = setting(False, "run a second time, into the subfolder repeated, to compare machines")
     commit: str | None = setting(None, "commit of the code, stored in the result files", shown="not stored")
     device: str = setting("auto", DEVICE)

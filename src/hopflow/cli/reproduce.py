@@ -79,7 +79,7 @@ def text(
 
     with lines() as progress:
         if judge_only:
-            how = chosen.typed("variants", "seeds", "minutes", "expect", "limit", "later", "repeat", "commit")
+            how = chosen.typed("variants", "seeds", "minutes", "expect", "limit", "later", "shared", "repeat", "commit")
             late_judges.score_stored_texts(cells, offline=offline, say=progress, **how)
         elif not page_only:
             queue.run(cells, work=work, offline=offline, say=progress, **chosen.typed())

@@ -78,23 +78,25 @@ def cost_table(cells: Cells) -> str:
         if variant not in cells or base not in cells:
             continue
         recipe = cells[variant][0].recipe
-        speeds = [training_mean(cells[name], "late_tokens_per_second") for name in (variant, base)]
+        alone = {name: [one for one in cells[name] if not one.machine.get("shared")] for name in (variant, base)}
+        speeds = [training_mean(group, "late_tokens_per_second") for group in alone.values()]
         slower = "–" if None in speeds else f"{speeds[1].value / speeds[0].value - 1:+.1%}"  # type: ignore[union-attr]
-        waiting = training_mean(cells[variant], "ot_wait_share")
+        waiting = training_mean(alone[variant], "ot_wait_share")
         rows.append(
             (
                 variant,
                 f"{recipe.get('ot_batch') or recipe.get('batch', 0):,}",
                 "–" if waiting is None else f"{waiting.value:.1%}",
-                show(training_mean(cells[variant], "ot_seconds")),
+                show(training_mean(alone[variant], "ot_seconds")),
                 slower,
                 {"dfm_b_sinkhorn": "3.4%", "dfm_mmf_exact_ot4096": "12%"}.get(variant, "–"),
             )
         )
     note = (
-        "Second half of the training. Waiting: share of the time in which a step waits for its coupling. A coupling: "
-        "seconds of one OT problem in a worker. Slower: tokens per second of the base over those of the variant, minus "
-        "one; it includes the x0 head, and two runs without OT differ by as much as this number."
+        "Second half of the training, of cells that had the device to themselves. Waiting: share of the time in which a "
+        "step waits for its coupling. A coupling: seconds of one OT problem in a worker. Slower: tokens per second of "
+        "the base over those of the variant, minus one; it includes the x0 head, and two runs without OT differ by as "
+        "much as this number."
     )
     head = ("variant", "OT batch n", "waiting", "a coupling, s", "slower", "paper")
     return section("### Cost of OT", note, table(head, rows))

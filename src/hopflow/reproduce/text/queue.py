@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...bench.machine import machine
@@ -75,6 +75,7 @@ def run(
     expect: float = 0.0,
     limit: int | None = None,
     later: Sequence[str] = (),
+    shared: bool = False,
     repeat: bool = False,
     work: Path = Path("runs/text"),
     device: str = "auto",
@@ -85,7 +86,8 @@ def run(
     """Run at most `limit` missing cells and return the files written; with limit=0, train the judge only.
 
     A cell whose forecast does not fit into the rest of `minutes` is left for the next call. A cell that raises an error
-    is recorded as failed, and the next one is run. `later` are judges that read the stored texts afterwards.
+    is recorded as failed, and the next one is run. `later` are judges that read the stored texts afterwards; `shared`
+    marks cells whose speed says nothing, because another process used the device.
     """
     start, written = time.monotonic(), list[Path]()
     folder, work = (folder / REPEATED, work / REPEATED) if repeat else (folder, work)
@@ -108,6 +110,7 @@ def run(
         judges = judges or prepare_judges(first, work, device, texts, later)
         cell = _attempt(folder, budget, variant, seed, judges, texts, work, device, commit)
         if cell is not None:
+            cell = replace(cell, machine={**cell.machine, "shared": True}) if shared else cell
             times.add(cell)
             written.append(cell.write(folder))
     return written
