@@ -11,6 +11,7 @@ from small_recipes import TEXT, shrunk
 import hopflow.reproduce.morse as table_1
 from hopflow import cli
 from hopflow.recipes import named
+from hopflow.reproduce import morse_tables
 
 TINY = {"steps": 1, "samples": 2, "sampler_steps": 2, "device": "cpu"}
 TWO = ("morse_laptop", "morse_exact_laptop")
@@ -93,3 +94,62 @@ def test_a_mistake_is_named(command, tmp_path, word, said):
     assert (code, out) == (2, "")
     assert said in err
     assert not (tmp_path / "runs").exists()
+
+
+# -- files of results and the paper's tables ---------------------------------------------------------------------------
+
+
+def test_runs_with_a_result_file_are_read_and_not_trained(small, tmp_path):
+    keys = {"seeds": 1, "recipes": TWO[:1], "results": tmp_path / "results", **TINY}
+    (first,) = table_1.run(tmp_path / "runs", **keys)
+    (file,) = (tmp_path / "results").iterdir()
+    assert file.name == f"laptop-{TWO[0]}-seed0.json"
+    stored = morse_tables.read(file)
+    assert (stored.steps, stored.samples, stored.seconds > 0) == (TINY["steps"], TINY["samples"], True)
+    (again,) = table_1.run(tmp_path / "elsewhere", **keys)
+    assert not (tmp_path / "elsewhere").exists()
+    assert again.values == pytest.approx(first.values)
+
+
+def test_no_run_is_started_after_the_time(small, tmp_path):
+    said = []
+    assert table_1.run(tmp_path, seeds=1, recipes=TWO[:1], minutes=-1.0, say=said.append, **TINY) == []
+    assert said == [f"-1 minutes are spent; the next run is {TWO[0]}, seed 0"]
+
+
+@pytest.mark.parametrize("size", ["mini", "small"])
+def test_the_paper_s_sizes_train_the_paper_s_recipes(size):
+    for name in table_1.PAPER_RECIPES:
+        recipe = table_1.sized_recipe(name, size, 1, None, "cpu")
+        assert (recipe.size, recipe.steps, recipe.batch, recipe.length, recipe.seed) == (size, 20_000, 64, 128, 1)
+        assert recipe.coupling == named(name).coupling
+
+
+def morse_run(recipe, size, seed, hops):
+    values = {"jumps": hops, "jumps_se": 0.1, "predicted_jumps": 85.0, "b0_ppl": None, "b1_ppl": 2.0, "bk_ppl": 2.1}
+    return morse_tables.MorseRun(recipe, size, seed, 20_000, 3000, 1024, values, {"device": "x"}, 1.0)
+
+
+def test_the_tables_have_the_paper_s_rows_and_a_row_for_each_size(tmp_path):
+    for seed, hops in enumerate((80.0, 82.0)):
+        morse_run("morse", "mini", seed, hops).write(tmp_path)
+    morse_run("morse", "small", 0, 85.0).write(tmp_path)
+    lines = morse_tables.tables(tmp_path).splitlines()
+    assert (
+        "| Normal | mini | 20,000 | 2 | 81.00 ± 1.00 (85.47) | 85.00 ± 0.00 | – (2.35) | 2.00 ± 0.00 | 2.10 ± 0.00 |"
+        in lines
+    )
+    assert (
+        "| Normal | small | 20,000 | 1 | 85.00 ± 0.10 (85.47) | 85.00 ± ? | – (2.35) | 2.00 ± ? | 2.10 ± ? |" in lines
+    )
+    assert "| With OT | – | – | 0 | – (107.41) | – | – (4.89) | – | – |" in lines
+    assert [line.split("|")[1].strip() for line in lines if line.startswith("| With")] == [
+        *("With OT, ε = 0.1", "With OT, ε = 0.01", "With exact OT", "With OT")
+    ]
+
+
+def test_a_damaged_result_file_is_refused_with_the_place(tmp_path):
+    file = morse_run("morse", "mini", 0, 80.0).write(tmp_path)
+    file.write_text(file.read_text().replace("20000", '"many"'))
+    with pytest.raises(ValueError, match=r"mini-morse-seed0.json is not a run of reproduce morse: steps"):
+        morse_tables.read(file)

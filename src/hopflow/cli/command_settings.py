@@ -16,12 +16,14 @@ from .setting_types import (
     Integer,
     Integers,
     Length,
+    Names,
     Number,
     Numbers,
     Positive,
     Precision,
     SamplerName,
     Seed,
+    Seeds,
     Texts,
     Times,
     by_device,
@@ -226,10 +228,14 @@ class PrepareSettings(CommandSettings):
 class MorseSettings(CommandSettings):
     """Settings of `hopflow reproduce morse`."""
 
+    size: Literal["laptop", "mini", "small"] = setting(
+        "laptop", "laptop: minutes per run; mini, small (the paper's network): Shakespeare by characters, too"
+    )
     seeds: Count = setting(3, "number of runs per recipe, seeds 0, 1, …")
-    steps: Positive | None = setting(None, "training steps", shown="2000")
-    samples: Count = setting(1000, "samples per run")
+    steps: Positive | None = setting(None, "training steps", shown="2000; 20000 for mini and small")
+    samples: Count | None = setting(None, "samples per run", shown="1000; 3000 for mini and small")
     sampler_steps: Length = setting(1024, "sampler steps")
+    minutes: Number | None = setting(None, "do not start a run that would end after this time", shown="no limit", gt=0)
     device: str = setting("auto", DEVICE)
 
 
@@ -237,9 +243,31 @@ class TextStudySettings(CommandSettings):
     """Settings of `hopflow reproduce text`."""
 
     budget: Literal["full", "laptop"] = setting("full", "full: the study on novels; laptop: two small variants")
+    variants: Names = setting((), "only these variants, separated by commas", shown="all")
+    seeds: Seeds = setting((), "only these seeds, separated by commas", shown="all")
     minutes: Number | None = setting(None, "do not start a run that would end after this time", shown="no limit", gt=0)
-    limit: Positive | None = setting(None, "at most this number of runs", shown="all")
+    expect: Number = setting(0.0, "expected minutes of a run, until a similar one has been timed on this device", ge=0)
+    limit: Integer | None = setting(None, "at most this number of runs; 0 trains the judge only", shown="all", ge=0)
+    later: Names = setting((), "judges that score the stored samples later, with --judge, separated by commas")
+    shared: Flag = setting(False, "another process uses the device: do not compare the speed of these runs")
+    repeat: Flag = setting(False, "run a second time, into the subfolder repeated, to compare machines")
     commit: str | None = setting(None, "commit of the code, stored in the result files", shown="not stored")
+    device: str = setting("auto", DEVICE)
+
+
+class NetworkSettings(CommandSettings):
+    """Settings of `hopflow reproduce network`."""
+
+    recipe: str = setting("dfm_b_exact_ema", "recipe of the flow")
+    data: str = setting("novels", "text: a name of `hopflow data list`, a file or a folder")
+    tokens: str = setting("bpe:4096", "tokenizer: char, byte, bpe:SIZE, gpt2, or a tokenizer file")
+    size: str = setting("mini", SIZE)
+    steps: Positive = setting(40_000, "training steps")
+    batch: Positive = setting(512, "sequences per training step")
+    minutes: Number | None = setting(None, "stop the training after this time", shown="no limit", gt=0)
+    rows: Positive = setting(256, "held-out sequences of the bounds")
+    samples: Count = setting(128, "samples that are measured")
+    commit: str | None = setting(None, "commit of the code, stated in the model card", shown="not stated")
     device: str = setting("auto", DEVICE)
 
 
@@ -257,4 +285,5 @@ COMMANDS: dict[str, type[CommandSettings]] = {
     "bench ot": BenchOTSettings,
     "reproduce morse": MorseSettings,
     "reproduce text": TextStudySettings,
+    "reproduce network": NetworkSettings,
 }

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from .command_settings import SampleSettings
 
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="Folder of a run, a checkpoint or a saved network.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="RUN", help="Folder of a run, a checkpoint or a saved network, or novels.", show_default=False
+    ),
 ]
 Out = Annotated[
     Path | None,

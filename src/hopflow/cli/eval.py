@@ -1,6 +1,5 @@
 """hopflow eval."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +20,7 @@ NOT_OF_SUITE = ("device", "threads", "model", "sampler", "per_call", "grid")
 
 def evaluate(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Folder of a run or of a saved network.", show_default=False)
+        str, typer.Argument(metavar="RUN", help="Folder of a run or of a saved network, or novels.", show_default=False)
     ],
     settings: Settings = None,
     json_file: Json = None,
@@ -42,16 +41,17 @@ def evaluate(
     from ..evaluation.suite import Suite
     from ..evaluation.table import page
     from ..network.network import device_of
+    from ..runs.named_networks import network_folder
     from ..runs.pretrained import newest
     from ..runs.run_folder import is_run
 
     import_network_class(chosen.model)
-    folder, rows, remarks = Path(run), [], []
+    folder, rows, remarks = network_folder(run), [], []
     suite = Suite.of(_suite_keys(chosen))
     try:
         with progress_line() as progress:
             progress(f"loading {run}")
-            subject = EvaluatedModel.load(run, chosen.device)
+            subject = EvaluatedModel.load(folder, chosen.device)
             record.check(folder)  # a result that cannot be stored is refused before the work
             remarks = missing_bounds(subject.flow)
             device = device_of(subject.model)

@@ -15,22 +15,31 @@ from .settings_parser import parse_settings
 app = typer.Typer(help="Train and measure the paper's tables again.", cls=CommandGroup)
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the runs.")]
 
+Results = Annotated[
+    Path | None, typer.Option("--results", metavar="FOLDER", help="Folder of the result files, one per run.")
+]
 Cells = Annotated[Path, typer.Option("--cells", metavar="FOLDER", help="Folder of the result files, one per run.")]
 Work = Annotated[Path, typer.Option("--work", metavar="FOLDER", help="Folder of the training runs.")]
 PageOnly = Annotated[bool, typer.Option("--table", help="Only rewrite the results page from the files.")]
+NetworkFolder = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the network.")]
+JudgeOnly = Annotated[
+    bool, typer.Option("--judge", help="Only score stored samples by the judges of later=…, then rewrite the page.")
+]
 
 
 @app.command("morse", cls=CommandWithSettings)
 def morse(
     settings: Settings = None,
     out: Out = Path("runs/morse"),
+    results: Results = None,
     json_file: Json = None,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Reproduce Table 1 [toy-OT] at laptop size: hops, predicted hops and bounds, averaged over seeds.
+    """Reproduce Tables 1 [toy-OT] and 5 [toy-OT2]: hops, predicted hops and bounds, averaged over seeds.
 
-    Takes hours on two CPU cores. Runs that exist in the folder are measured, not trained again.
+    Takes hours on two CPU cores. Runs that exist in the folder are measured, not trained again. With --results, the
+    numbers of every run are written to a file, and runs that have one are skipped.
     """
     from .command_settings import MorseSettings
 
@@ -39,7 +48,7 @@ def morse(
     from ..reproduce import morse as table_1
 
     with lines() as progress:
-        rows = table_1.run(out, offline=offline, say=progress, **chosen.typed())
+        rows = table_1.run(out, results=results, offline=offline, say=progress, **chosen.typed())
     _show(rows)
     if json_file:
         write_json(json_file, {"rows": [row.as_json() for row in rows]})
@@ -51,31 +60,59 @@ def text(
     cells: Cells = Path("docs/results/text"),
     work: Work = Path("runs/text"),
     page_only: PageOnly = False,
+    judge_only: JudgeOnly = False,
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
     """Run the study of the paper's claims about text.
 
     Trains, samples and evaluates every run (variant and seed) that has no result file yet, and writes one JSON file
-    for each. The study can be stopped after any run and continued on another machine. The first run
-    of budget=full, from masks, took 132 s on one H200; the texts are novels in $HOPFLOW_DATA.
+    for each. The study can be stopped at any time and continued on another machine: runs that have a file are not run
+    again. The autoregressive judge is trained once and kept in the folder --work. The texts are novels in
+    $HOPFLOW_DATA.
     """
     from .command_settings import TextStudySettings
 
     chosen = parse_settings(settings, TextStudySettings)
-    from ..reproduce.text import page, queue
+    from ..reproduce.text import late_judges, page, pictures, queue
     from ..reproduce.text.protocol import BUDGETS
 
-    if not page_only:
-        with lines() as progress:
+    with lines() as progress:
+        if judge_only:
+            how = chosen.typed("variants", "seeds", "minutes", "expect", "limit", "later", "shared", "repeat", "commit")
+            late_judges.score_stored_texts(cells, offline=offline, say=progress, **how)
+        elif not page_only:
             queue.run(cells, work=work, offline=offline, say=progress, **chosen.typed())
-    missing = len(queue.missing(BUDGETS[chosen.budget], cells))
-    if chosen.budget == "full":
-        target = cells.parent / "text.md"
-        atomic.write(target, page.page(cells).encode())
-        echo(f"{target} ({missing} runs missing)")
-    else:
+    if chosen.budget != "full":
         echo(page.page(cells, chosen.budget), nl=False)
+        return
+    target = cells.parent / "text.md"
+    for name, drawing in pictures.pictures(cells).items():
+        atomic.write(cells.parent.parent / "pictures" / name, drawing.encode())
+    atomic.write(target, page.page(cells).encode())
+    echo(f"{target} ({len(queue.missing(BUDGETS['full'], cells))} runs missing)")
+
+
+@app.command("network", cls=CommandWithSettings)
+def network(
+    settings: Settings = None,
+    out: NetworkFolder = Path("pretrained/novels"),
+    work: Work = Path("runs/novels"),
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Train the network that the repository contains, and write it with its evaluation and model card.
+
+    The training is resumed from the folder --work. The texts are novels in $HOPFLOW_DATA.
+    """
+    from .command_settings import NetworkSettings
+
+    chosen = parse_settings(settings, NetworkSettings)
+    from ..reproduce import network as novels
+
+    with lines() as progress:
+        folder = novels.run(out, work=work, offline=offline, say=progress, **chosen.typed())
+    echo(f"{folder}: try `hopflow sample {folder}`")
 
 
 def _show(rows: Sequence[Any]) -> None:

@@ -101,6 +101,8 @@ Count = Annotated[Integer, Field(ge=1, le=1 << 15)]
 Length = Annotated[Integer, Field(ge=1, le=1 << 20)]
 Integers = Annotated[tuple[Length, ...], BeforeValidator(_split)]
 Numbers = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], BeforeValidator(_split)]
+Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_split)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Texts = Annotated[tuple[str, ...], REPEATED]
 FlagOrAuto = Annotated[
     bool | str, BeforeValidator(_flag_or_auto), Allowed("auto, true or false", ("auto", "true", "false"))

@@ -51,12 +51,14 @@ class TrainedNetwork:
 
 
 def load(run: str, device: str = "auto", network_class: str | None = None) -> TrainedNetwork:
-    """Load a run's newest checkpoint, one checkpoint, or a folder written by `save_pretrained`."""
+    """Load a run's newest checkpoint, one checkpoint, a folder of `save_pretrained`, or a network by its name."""
     from ..network.network import is_autoregressive
+    from ..network.precision import at_least_float32
     from ..runs.devices import choose_device
+    from ..runs.named_networks import network_folder
     from ..runs.pretrained import from_pretrained
 
-    path, where = Path(run), choose_device(device)
+    path, where = network_folder(run), choose_device(device)
     _check_folder(path)
     import_network_class(network_class)
     found = from_pretrained(path, device=where)
@@ -69,7 +71,7 @@ def load(run: str, device: str = "auto", network_class: str | None = None) -> Tr
     stored = (found.recipe or {}).get("length")
     return TrainedNetwork(
         folder,
-        found.model,
+        at_least_float32(found.model),
         found.flow,
         found.tokenizer,
         stored if isinstance(stored, int) and stored > 0 else length,

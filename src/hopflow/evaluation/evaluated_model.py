@@ -11,6 +11,7 @@ from ..data.tokenizers import Tokenizer
 from ..flow import Flow
 from ..models.causal import Causal
 from ..network.network import Network, is_autoregressive
+from ..network.precision import at_least_float32
 from ..runs.devices import choose_device
 from ..runs.pretrained import from_pretrained, step_of
 from ..runs.run_folder import is_run, read_recipe
@@ -51,12 +52,12 @@ class EvaluatedModel:
         found = from_pretrained(path, device=choose_device(device))
         recipe = run.get("recipe") or found.recipe or {}
         return cls(
-            found.model,
+            at_least_float32(found.model),
             found.flow,
             str(folder),
             found.tokenizer,
             recipe,
-            run.get("identity") or {},
+            run.get("identity") or recipe.get("identity") or {},
             run.get("recipe_hash"),
             "average" if recipe.get("weight_ema") else "last",
             step_of(found.folder) if found.folder != path else None,

@@ -67,6 +67,12 @@ def computed_dtype(model: object, device: torch.device) -> str:
     return "unknown" if weight is None else str(weight.dtype).removeprefix("torch.")
 
 
+def at_least_float32(model: Module) -> Module:
+    """The network with bf16 or float16 weights converted to float32 in place: its head would have three digits only."""
+    halves = (torch.bfloat16, torch.float16)
+    return model.float() if any(parameter.dtype in halves for parameter in model.parameters()) else model
+
+
 def low_precision_copy(model: Module, dtype: torch.dtype) -> Module:
     """A copy whose linear layers are in `dtype`, for calls under autocast to it: same bits, no cast at every call.
 

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,14 @@ from ..system import atomic, regular_file
 from ..vocab import Vocab
 from .custom_network import build_network, describe_network, register
 from .storage import from_plain, to_plain
-from .weights import DamagedFile, fill, pack, tensors_of, verify
+from .weights import DamagedFile, fill, pack, split, tensors_of, verify
 
 VERSION = 1
 CONFIG = "config.json"
-WEIGHTS = ("model.safetensors", "model.2.safetensors")
-"""The second name is used while the current config still refers to the first."""
+STEMS = ("model", "model.2")
+"""Names of the weights without their ending; the second is used while the current config still refers to the first."""
+WEIGHTS = re.compile(r"(model|model\.2)(-[1-9]\d{0,3}-of-([1-9]\d{0,3}))?\.safetensors", re.ASCII)
+"""model.safetensors, or model-1-of-2.safetensors and model-2-of-2.safetensors."""
 LARGEST_CONFIG = 1 << 28
 """Bytes; a tokenizer with a million tokens has about a tenth of it."""
 REQUIRED = {"format", "version", "model", "sha256"}
@@ -75,25 +78,38 @@ def save_pretrained(
     *,
     tokenizer: Any = None,
     recipe: dict[str, Any] | None = None,
+    largest_file: int | None = None,
 ) -> Path:
     """Save a network with its flow, tokenizer and recipe; the tokenizer is any object with `to_json() -> dict`.
+
+    With `largest_file`, the weights are split into files of at most so many bytes.
 
     The network may be of your own class: its constructor arguments are stored if the network has them as attributes of
     the same names, or a method `config()` that returns them as a dict. Without them only the weights are stored.
     """
     model = _uncompiled(model)
     config = describe(model, flow, tokenizer=tokenizer, recipe=recipe)
-    content = pack(tensors_of(model))
+    groups = split(tensors_of(model), largest_file)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     in_use = _weights_in_use(folder)
-    weights = next(name for name in WEIGHTS if name != in_use)
-    atomic.write(folder / weights, content)
-    atomic.write(folder / CONFIG, sealed(config, weights, hashlib.sha256(content).hexdigest()).encode())
-    for name in WEIGHTS:
-        if name != weights:
-            (folder / name).unlink(missing_ok=True)
+    stem = next(name for name in STEMS if not any(_stem(used) == name for used in in_use))
+    hashes = {}
+    for number, group in enumerate(groups, 1):
+        part = f"-{number}-of-{len(groups)}" if len(groups) > 1 else ""
+        content = pack(group)
+        atomic.write(folder / f"{stem}{part}.safetensors", content)
+        hashes[f"{stem}{part}.safetensors"] = hashlib.sha256(content).hexdigest()
+    atomic.write(folder / CONFIG, _sealed(config, hashes).encode())
+    for file in folder.glob("model*.safetensors"):
+        if WEIGHTS.fullmatch(file.name) and file.name not in hashes:
+            file.unlink()
     return folder
+
+
+def _stem(name: str) -> str:
+    found = WEIGHTS.fullmatch(name)
+    return found[1] if found else ""
 
 
 def describe(
@@ -115,7 +131,11 @@ def describe(
 
 def sealed(config: dict[str, Any], weights: str, sha256: str) -> str:
     """The text of a config with the sha256 of its weights and of the config itself."""
-    complete = {**config, "sha256": {weights: sha256, CONFIG: _digest(config)}}
+    return _sealed(config, {weights: sha256})
+
+
+def _sealed(config: dict[str, Any], hashes: dict[str, str]) -> str:
+    complete = {**config, "sha256": {**hashes, CONFIG: _digest(config)}}
     return json.dumps(complete, indent=1) + "\n"
 
 
@@ -164,7 +184,8 @@ def _read(
 ) -> Pretrained:
     config = _read_config(folder)
     weights = _weights(config)
-    verify(folder / weights, config["sha256"][weights])
+    for name in weights:
+        verify(folder / name, config["sha256"][name])
     flow = None if config["flow"] is None else from_plain(Flow, config["flow"])
     own = model is not None
     if model is None:
@@ -172,8 +193,9 @@ def _read(
     else:
         device = device or next(model.parameters(), torch.empty(0)).device
     check_vocab(_uncompiled(model), flow)
-    fill(_uncompiled(model), folder / weights, torch.device(device or "cpu"), convert=not own)
-    sha256 = {weights: config["sha256"][weights]}
+    files = [folder / name for name in weights]
+    fill(_uncompiled(model), files, torch.device(device or "cpu"), convert=not own)
+    sha256 = {name: config["sha256"][name] for name in weights}
     return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256, folder)
 
 
@@ -271,18 +293,22 @@ def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
 
 
-def _weights(config: dict[str, Any]) -> str:
-    names = [name for name in WEIGHTS if name in config["sha256"]]
-    if len(names) != 1:
-        raise DamagedFile(f"{CONFIG} is damaged: its sha256 must name one file of weights")
-    return names[0]
+def _weights(config: dict[str, Any]) -> list[str]:
+    """The files of the weights: one file, or all parts of one set, in their order."""
+    found = [match for name in config["sha256"] if (match := WEIGHTS.fullmatch(str(name)))]
+    count = int(found[0][3] or 1) if found else 0
+    parts = [f"-{number}-of-{count}" if found[0][2] else "" for number in range(1, count + 1)]
+    names = [f"{found[0][1]}{part}.safetensors" for part in parts]
+    if not names or {match[0] for match in found} != set(names):
+        raise DamagedFile(f"{CONFIG} is damaged: its sha256 must name one file of weights, or all parts of one set")
+    return names
 
 
-def _weights_in_use(folder: Path) -> str | None:
+def _weights_in_use(folder: Path) -> list[str]:
     try:
         return _weights(_read_config(folder))
     except (ValueError, FileNotFoundError):
-        return None  # no saved network here that could be lost
+        return []  # no saved network here that could be lost
 
 
 def _tokenizer(plain: dict[str, Any] | None) -> Any:

@@ -2,7 +2,8 @@
 
 import errno
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -60,22 +61,13 @@ def _why(file: Path) -> str:
     return "is damaged, or belongs to another save"
 
 
-def fill(model: nn.Module, file: Path, device: torch.device, *, convert: bool = False) -> None:
-    """Copy the weights of a file into a network; names, shapes and types are checked before anything is allocated.
+def fill(model: nn.Module, files: Sequence[Path], device: torch.device, *, convert: bool = False) -> None:
+    """Copy the weights of files into a network; names, shapes and types are checked before anything is allocated.
 
-    A network on the meta device gets the type of the file, as does any network with `convert`.
+    A network on the meta device gets the type of the files, as does any network with `convert`.
     """
-    state = model.state_dict()
-    try:
-        with safe_open(file, "pt") as stored:
-            _check_names(set(stored.keys()), set(state), file)
-            for name, value in state.items():
-                shape = stored.get_slice(name).get_shape()
-                if tuple(shape) != tuple(value.shape):
-                    raise ValueError(f"{file}: {name} has shape {shape}, in the network it has {list(value.shape)}")
-            tensors = {name: stored.get_tensor(name) for name in state}  # memory-mapped: nothing is read yet
-    except SafetensorError as error:
-        raise ValueError(f"{file} {_why(file)}: {error}") from None
+    state, file = model.state_dict(), files[0]
+    tensors = _stored(files, {name: tuple(value.shape) for name, value in state.items()})
     if any(value.is_meta for value in state.values()):
         (dtype, *others) = {tensor.dtype for tensor in tensors.values()}
         if others or not dtype.is_floating_point:
@@ -93,6 +85,48 @@ def fill(model: nn.Module, file: Path, device: torch.device, *, convert: bool = 
                 )
         model.to(device)
     model.load_state_dict(tensors)
+
+
+def _stored(files: Sequence[Path], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The tensors of files, which must have exactly these names and shapes; memory-mapped, nothing is read yet."""
+    found: dict[str, Tensor] = {}
+    with ExitStack() as stack:
+        stored, homes = {}, {}
+        for file in files:
+            try:
+                stored[file] = stack.enter_context(safe_open(file, "pt"))
+            except SafetensorError as error:
+                raise ValueError(f"{file} {_why(file)}: {error}") from None
+            homes.update(dict.fromkeys(stored[file].keys(), file))
+        _check_names(set(homes), set(shapes), files[0])
+        for name, shape in shapes.items():
+            file = homes[name]
+            own = stored[file].get_slice(name).get_shape()
+            if tuple(own) != shape:
+                raise ValueError(f"{file}: {name} has shape {own}, in the network it has {list(shape)}")
+        for name in shapes:
+            found[name] = stored[homes[name]].get_tensor(name)
+    return found
+
+
+def split(tensors: Mapping[str, Tensor], largest: int | None) -> list[dict[str, Tensor]]:
+    """Tensors in groups whose files have at most `largest` bytes each; one group without a limit."""
+    groups: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        own = tensor.nbytes + HEADER_BYTES
+        if largest is not None and own > largest:
+            raise ValueError(f"{name} has {tensor.nbytes:,} bytes, more than the largest file of {largest:,}")
+        if largest is not None and groups[-1] and size + own > largest:
+            groups.append({})
+            size = 0
+        groups[-1][name] = tensor
+        size += own
+    return groups
+
+
+HEADER_BYTES = 512
+"""At most this many bytes of a file's header describe one tensor."""
 
 
 def _check_names(found: set[str], wanted: set[str], file: Path) -> None:

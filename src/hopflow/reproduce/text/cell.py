@@ -5,8 +5,8 @@ every sequence, the judge's nats of every sample, and what is needed to repeat i
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from ...bounds.estimate import for_json
 from ...system import atomic
 
 SCHEMA = 1
+TEXTS = 4
+"""Sample texts that a cell keeps of each point."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class SamplePoint:
     seconds: float
     judges: dict[str, JudgeScores]
     texts: list[str]
-    """The first four, uncurated."""
+    """The first four, uncurated; all of them as long as a judge has not read them."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Cell:
     training_loss: list[tuple[int, float]]
     """(step, mean loss since the row before), in nats per token or as the objective defines it."""
     training: dict[str, float | None]
-    """Seconds, tokens per second, share of time waiting for couplings, peak memory in bytes, OT costs."""
+    """Seconds, tokens per second, peak memory in bytes; means over the second half: OT costs, seconds of a coupling,
+    share of the time spent waiting for couplings, tokens per second."""
     bounds: list[BoundValues]
     samples: list[SamplePoint]
     transport: dict[str, MeasuredValue]
@@ -104,6 +107,10 @@ class Cell:
     judges: dict[str, dict[str, Any]]
     """The identity of each judge, and the autoregressive judge's own NLL on the test set."""
     seconds: dict[str, float]
+    peak_bytes: dict[str, float] = field(default_factory=dict)
+    """Peak GPU memory of each part."""
+    x0_head: str | None = None
+    """The class and the number of parameters of the head that predicts x0."""
 
     @property
     def name(self) -> str:
@@ -126,6 +133,11 @@ class Cell:
 
 
 _ADAPTER = TypeAdapter(Cell)
+
+
+def kept_texts(texts: list[str], scores: Mapping[str, JudgeScores], judges: Sequence[str]) -> list[str]:
+    """The first texts; all of them if one of the judges has not scored them yet."""
+    return texts[:TEXTS] if all(judge in scores for judge in judges) else texts
 
 
 def file_name(budget: str, variant: str, seed: int) -> str:

@@ -1,6 +1,6 @@
 """The judges of the text study: an autoregressive network that is trained for it, and SmolLM2."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ...bounds.estimate import known
-from ...evaluation import sets
 from ...evaluation.evaluated_model import EvaluatedModel
 from ...evaluation.judge import CausalJudge, Judge
 from ...evaluation.likelihood import LikelihoodEvaluation
@@ -18,6 +17,7 @@ from ...evaluation.stopping import StoppingRule
 from ...recipes import build
 from ...runs.devices import choose_device
 from .cell import JudgeScores
+from .evaluation_sets import EvaluationSets
 from .protocol import JUDGE_SEED, Protocol, Say, training_recipe
 
 
@@ -35,33 +35,39 @@ class NamedJudge:
         return JudgeScores(score.nats.tolist(), score.tokens.tolist(), score.bytes.tolist())
 
 
-def prepare_judges(protocol: Protocol, work: Path, device: str, offline: bool, say: Say) -> list[NamedJudge]:
-    """The protocol's judges; the autoregressive one is trained first, unless it is in `work` already."""
+def prepare_judges(
+    protocol: Protocol, work: Path, device: str, texts: EvaluationSets, later: Sequence[str] = ()
+) -> list[NamedJudge]:
+    """The protocol's judges but `later`; the autoregressive one is trained first, unless it is in `work` already."""
     found = []
     for name in protocol.judges:
         if name == "ar":
-            found.append(_autoregressive(protocol, work, device, offline, say))
-        else:
-            say(f"loading the judge {name}")
-            judge = load_judge(name, device=choose_device(device), offline=offline, progress=say)
-            found.append(NamedJudge(name, judge, {"identity": judge.identity}))
+            found.append(_autoregressive(protocol, work, device, texts))
+        elif name not in later:
+            found.append(load_named(name, device, texts.offline, texts.say))
     return found
 
 
-def _autoregressive(protocol: Protocol, work: Path, device: str, offline: bool, say: Say) -> NamedJudge:
+def load_named(name: str, device: str, offline: bool, say: Say) -> NamedJudge:
+    """A judge that reads texts."""
+    say(f"loading the judge {name}")
+    judge = load_judge(name, device=choose_device(device), offline=offline, progress=say)
+    return NamedJudge(name, judge, {"identity": judge.identity})
+
+
+def _autoregressive(protocol: Protocol, work: Path, device: str, texts: EvaluationSets) -> NamedJudge:
     recipe = replace(
         training_recipe("ar", protocol, JUDGE_SEED, protocol.judge_steps),
         device=device,
         compile=choose_device(device).type == "cuda",
     )
     folder = work / f"judge-{protocol.sha256}"
-    built = build(recipe, offline=offline, progress=say)
-    say(f"training the judge: {recipe.steps} steps")
-    built.train(out=folder, logger=training_lines("judge", recipe.steps, say))
+    built = build(recipe, offline=texts.offline, progress=texts.say)
+    texts.say(f"training the judge: {recipe.steps} steps")
+    built.train(out=folder, logger=training_lines("judge", recipe.steps, texts.say))
     subject = EvaluatedModel.load(folder, device)
-    texts = test_set(protocol, subject, offline, say)
     likelihood = LikelihoodEvaluation(stopping=StoppingRule(error=0.0, seconds=600.0, rows=protocol.rows))
-    row = next(iter(likelihood.rows(subject, texts, say)))
+    row = next(iter(likelihood.rows(subject, texts.test(protocol, subject), texts.say)))
     judge = CausalJudge.load(folder, device=choose_device(device))
     identity = {**judge.identity, "name": folder.name}  # without the path of the machine
     facts = {"identity": identity, "test_nll": row.value, "test_nll_stderr": known(row.stderr), "unit": row.unit}
@@ -72,19 +78,3 @@ def _autoregressive(protocol: Protocol, work: Path, device: str, offline: bool, 
 def training_lines(name: str, steps: int, say: Say) -> Callable[[Mapping[str, Any]], None]:
     """A logger of a training run: one line for each row of metrics."""
     return lambda row: say(f"{name}: step {row['step'] + 1} of {steps}, loss {row['loss']:.3f}")
-
-
-def test_set(protocol: Protocol, subject: EvaluatedModel, offline: bool, say: Say) -> sets.TextSet:
-    """The test sequences of the study: the same rows, in the same order, for every variant and seed."""
-    if protocol.test_set == "held-out":
-        found = sets.held_out(subject, offline=offline, progress=say)
-    else:
-        found = sets.named(protocol.test_set, subject, offline=offline, progress=say)
-    return first_rows(found, protocol.rows)
-
-
-def first_rows(texts: sets.TextSet, rows: int) -> sets.TextSet:
-    """`rows` random rows, chosen with a fixed seed."""
-    shuffled = texts.shuffled(0)
-    characters = None if shuffled.characters is None else shuffled.characters[:rows]
-    return replace(shuffled, x1=shuffled.x1[:rows], characters=characters)

@@ -1,20 +1,22 @@
 """The page of the text study, docs/results/text.md: every number from the cells, on a CPU in seconds."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ...recipes.paper_numbers import paper_values
+from ..morse_tables import tables
 from .cell import Cell, read_all
-from .claims import verdicts
+from .claims import summary, verdicts
+from .failures import read_failures
+from .findings import correlation_table, cost_table, hops_table, size_table, steps_table
+from .markdown import section, show, table
+from .paper_tables import ablation_tables, bound_tables, entropy_table, generative_tables
 from .protocol import BUDGETS, Budget, Protocol
-from .queue import missing
-from .statistics import Mean, bound_mean, judged_perplexity, over_seeds
+from .queue import REPEATED, missing
+from .statistics import Mean, bound_mean, difference, judged_mean, tightest_reversal
 
 COMMAND = "hopflow reproduce text --table"
-PAPER_SETS = {"wikitext-2": "wikitext2", "wikitext-103": "wikitext103"}
-"""How the paper's numbers name the sets."""
+PAPER_BUDGET = "12 × 768, 400,000 steps of 512 × 128 tokens of OpenWebText, learning rate 3e-4, dropout 0.1, one run"
 
 
 def by_variant(cells: Iterable[Cell], budget: Budget) -> dict[str, list[Cell]]:
@@ -27,62 +29,88 @@ def by_variant(cells: Iterable[Cell], budget: Budget) -> dict[str, list[Cell]]:
     return {name: sorted(found[name], key=lambda cell: cell.seed) for name in names if found[name]}
 
 
-def page(folder: Path, budget: str = "full") -> str:
-    """The whole page as markdown."""
+def study_cells(folder: Path, budget: str = "full") -> dict[str, list[Cell]]:
+    """The cells of a folder by variant; a ValueError names one that was measured by another protocol."""
     chosen = BUDGETS[budget]
     cells = by_variant(read_all(folder), chosen)
-    every = [cell for group in cells.values() for cell in group]
-    for cell in every:
-        own = next(variant.protocol for variant in chosen.variants if variant.name == cell.variant)
-        if cell.protocol_sha256 != own.sha256:
-            raise ValueError(f"{cell.name} was measured by another protocol; delete it or restore the protocol")
-    protocol = chosen.variants[0].protocol
+    for name, group in cells.items():
+        own = next(variant.protocol for variant in chosen.variants if variant.name == name)
+        for cell in group:
+            if cell.protocol_sha256 != own.sha256:
+                raise ValueError(f"{cell.name} was measured by another protocol; delete it or restore the protocol")
+    return cells
+
+
+def page(folder: Path, budget: str = "full") -> str:
+    """The complete page as markdown."""
+    chosen = BUDGETS[budget]
+    cells, protocol = study_cells(folder, budget), chosen.variants[0].protocol
+    own_size = {name: group for name, group in cells.items() if not name.endswith("_small")}
+    results = verdicts(own_size)
+    rows = [(r.claim, f"**{r.status}**", r.number, r.rule) for r in results]
     parts = [
         "# Results: the paper's claims about text",
-        _claims(cells),
-        _protocol(protocol, chosen, folder, every),
-        "## Bounds on held-out novels",
-        _bounds(cells, protocol),
-        _zero_shot(cells, protocol),
-        "## Generative perplexity",
-        *(_judged(cells, protocol, judge, eta) for judge in protocol.judges for eta in protocol.etas),
-        "## Hops and transport",
-        _hops(cells),
+        *summary(results),
+        _protocol(protocol, chosen, folder, sum(map(len, cells.values()))),
+        section("## Claims and rules", table(("claim of the paper", "here", "number", "rule"), rows)),
+        section("## Bounds on held-out text", _picture(budget, "bounds"), _bounds(cells, protocol)),
+        section("## The paper's tables", _paper_tables(cells, protocol, tables(folder.parent / "morse"))),
+        "## What the paper states in words",
+        _picture(budget, "samples"),
+        steps_table(cells, protocol),
+        cost_table(cells),
+        correlation_table(own_size, protocol),
+        section(hops_table(cells), _picture(budget, "hops")) or hops_table(cells),
+        size_table(chosen.variants, cells),
         "## Cells",
         _list(cells),
+        _failures(folder, budget, cells),
+        _repeated(folder, chosen, cells, protocol),
+        _judges(cells),
         _samples(cells),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+def _picture(budget: str, name: str) -> str:
+    """A link to a picture that `--table` draws, for the study that is published."""
+    captions = {
+        "bounds": "Perplexity bounds of each variant on the test set",
+        "samples": "Generative perplexity against sampling steps",
+        "hops": "Hops per sequence against the OT batch, predicted and counted",
+    }
+    return f"![{captions[name]}](../pictures/text_{name}.svg)" if budget == "full" else ""
 
 
-def _show(found: Mean | None) -> str:
-    return "–" if found is None else str(found)
-
-
-def _claims(cells: dict[str, list[Cell]]) -> str:
-    rows = [(v.claim, f"**{v.status}**", v.number, v.rule) for v in verdicts(cells)]
-    return _table(("claim of the paper", "here", "number", "rule"), rows)
-
-
-def _protocol(protocol: Protocol, budget: Budget, folder: Path, cells: Sequence[Cell]) -> str:
-    left = missing(budget, folder)
-    names = ", ".join(f"{variant.name} seed {seed}" for variant, seed in left) or "none"
+def _protocol(protocol: Protocol, budget: Budget, folder: Path, count: int) -> str:
+    left = defaultdict(list)
+    for variant, seed in missing(budget, folder):
+        left[variant.name].append(str(seed))
+    names = "; ".join(f"{name} seed {', '.join(seeds)}" for name, seeds in left.items()) or "none"
     tokens = protocol.steps * protocol.batch * protocol.length
     return (
         f"Data: {protocol.data}, {protocol.tokens} tokens, sequences of {protocol.length}. Network: {protocol.size}; "
         f"{protocol.steps:,} steps of {protocol.batch} sequences ({tokens / 1e6:.0f} M tokens), learning rate "
-        f"{protocol.lr:g} after {protocol.warmup} steps, weight average {protocol.weight_ema:g}, no dropout. The "
-        f"paper trains 12 × 768 for 400,000 steps of 512 × 128 on OpenWebText: its values are for orientation only. "
-        f"Predictions are Evidence; the paper's are Plain, or Carry for masks. All bounds hold for independent pairs. "
-        f"Errors are over seeds where a variant has several, else over sequences. "
-        f"Protocol `{protocol.sha256}`; cells measured: {len(cells)}; missing: {names}.\n\n"
+        f"{protocol.lr:g} after {protocol.warmup} steps, chosen once on dfm_o, weight average {protocol.weight_ema:g}, "
+        f"no dropout. All variants of a seed see the same text in the same order, and the same test rows.\n\n"
+        f"The paper: {PAPER_BUDGET}. Its values are for orientation only. Predictions are Evidence here; the paper's "
+        f"are Plain, or Carry for masks (variants dfm_b_plain and dfm_o_plain). All bounds hold for independent pairs. "
+        f"Errors are over seeds where a variant has several, else over sequences.\n\n"
+        f"Protocol `{protocol.sha256}`; cells measured: {count}; missing: {names}. "
         f"This page is written by `{COMMAND}`."
     )
+
+
+def _paper_tables(cells: dict[str, list[Cell]], protocol: Protocol, morse: str) -> str:
+    parts = [
+        "Rows are in the paper's order; – is not measured yet. [Morse](morse.md) has smaller runs.",
+        section("### Hops on small vocabularies", morse),
+        section("### Perplexity bounds", bound_tables(cells, protocol)),
+        section("### Generative perplexity", generative_tables(cells, protocol)),
+        entropy_table(cells, protocol),
+        section("### Ablations", ablation_tables(cells, protocol)),
+    ]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _bounds(cells: dict[str, list[Cell]], protocol: Protocol) -> str:
@@ -92,80 +120,17 @@ def _bounds(cells: dict[str, list[Cell]], protocol: Protocol) -> str:
         ("bk (η = 0)", lambda c: bound_mean(c, "test", "bk")),
     ]
     for paths in dict.fromkeys((1, protocol.paths)):
-        columns.append((f"br, K = {paths}", lambda c, k=paths: _tightest(c, k)))  # type: ignore[misc]
+        columns.append((f"br, K = {paths}", lambda c, k=paths: tightest_reversal(c, "test", k)))  # type: ignore[misc]
     for steps in protocol.bound_steps:
         columns.append((f"bn, {steps} steps", lambda c, n=steps: bound_mean(c, "test", "bn", steps=n)))  # type: ignore[misc]
     columns.append(("exact", lambda c: bound_mean(c, "test", "nll")))
-    rows = [(name, str(len(group)), *(_show(column(group)) for _, column in columns)) for name, group in cells.items()]
+    rows = [(name, str(len(group)), *(show(column(group)) for _, column in columns)) for name, group in cells.items()]
     note = (
         f"Perplexity bounds on {protocol.rows} sequences of {protocol.test_set}. br is that of "
         f"{protocol.reversal_steps} steps, with the proposal (context or x0 head) that has the lower mean over the "
         f"seeds. From masks b0 is tight, and b1, bk and br are not measured.\n\n"
     )
-    return note + _table(("variant", "seeds", *(name for name, _ in columns)), rows)
-
-
-def _tightest(cells: list[Cell], paths: int) -> Mean | None:
-    found = [bound_mean(cells, "test", "br", paths=paths, proposal=proposal) for proposal in ("context", "x0 head")]
-    return min((one for one in found if one is not None), key=lambda one: one.value, default=None)
-
-
-def _zero_shot(cells: dict[str, list[Cell]], protocol: Protocol) -> str:
-    if not protocol.zero_shot:
-        return ""
-    rows = []
-    for name, group in cells.items():
-        exact = "nll" if name == "ar" else "b0"
-        own = [_show(bound_mean(group, set, exact)) for set in protocol.zero_shot]
-        rows.append((name, *own, " / ".join(_paper(name, set) for set in protocol.zero_shot)))
-    note = (
-        f"Zero-shot perplexity (b0; exact for ar), {protocol.zero_shot_rows} sequences each, and the paper's values in "
-        f"the same order. The novels are far from these sets.\n\n"
-    )
-    return "### Zero-shot\n\n" + note + _table(("variant", *protocol.zero_shot, "paper"), rows)
-
-
-def _paper(recipe: str, set: str) -> str:
-    """The paper's perplexity of a recipe on a set; of rows with OT it is not a bound."""
-    asked = PAPER_SETS.get(set, set)
-    found = [fact["value"] for fact in paper_values() if fact["recipe"] == recipe and fact.get("set") in (set, asked)]
-    return f"{found[0]:g}" if found else "–"
-
-
-def _judged(cells: dict[str, list[Cell]], protocol: Protocol, judge: str, eta: float) -> str:
-    def at(group: list[Cell], steps: int) -> Mean | None:
-        values = [
-            judged_perplexity(point.judges[judge])
-            for cell in group
-            for point in cell.samples
-            if (point.steps, point.eta) == (steps, eta) and judge in point.judges
-        ]
-        return over_seeds(values) if values else None
-
-    rows = [
-        (name, *(_show(at(group, steps)) for steps in protocol.sampler_steps))
-        for name, group in cells.items()
-        if name != "ar"
-    ]
-    title = f"Judge {judge}, sampler with η = {eta:g}, {protocol.samples} samples per cell, by sampling steps:\n\n"
-    return title + _table(("variant", *map(str, protocol.sampler_steps)), rows)
-
-
-def _hops(cells: dict[str, list[Cell]]) -> str:
-    keys = ("predicted_jumps", "jumps", "kantorovich_cost_hamming", "independent_cost_hamming", "gain_hamming")
-    present = [key for key in keys if any(key in cell.transport for group in cells.values() for cell in group)]
-    rows = []
-    for name, group in cells.items():
-        values = [_transport(group, key) for key in present]
-        if any(value != "–" for value in values):
-            rows.append((name, *values))
-    return _table(("variant", *(key.replace("_", " ") for key in present)), rows)
-
-
-def _transport(cells: list[Cell], key: str) -> str:
-    found = [cell.transport[key] for cell in cells if key in cell.transport]
-    values = [(one.value, math.nan if one.stderr is None else one.stderr) for one in found if one.value is not None]
-    return _show(over_seeds(values)) if values else "–"
+    return note + table(("variant", "seeds", *(name for name, _ in columns)), rows)
 
 
 def _list(cells: dict[str, list[Cell]]) -> str:
@@ -176,16 +141,66 @@ def _list(cells: dict[str, list[Cell]]) -> str:
             rows.append(
                 (
                     f"{name}, seed {cell.seed}",
-                    f"{cell.seconds.get('training', 0):.0f} s",
+                    *(f"{cell.seconds.get(part, 0):.0f} s" for part in ("training", "bounds", "samples", "transport")),
                     f"{sum(cell.seconds.values()):.0f} s",
-                    f"{(cell.training.get('tokens_per_second') or 0) / 1e6:.2f} M",
+                    f"{(cell.training.get('tokens_per_second') or 0) / 1e6:.3g} M",
                     "–" if peak is None else f"{peak / 2**30:.1f} GiB",
-                    str(cell.machine.get("device")),
-                    str(cell.machine.get("torch")),
+                    cell.x0_head or "–",
+                    f"{cell.machine.get('device')}, torch {cell.machine.get('torch')}",
                     str(cell.commit),
                 )
             )
-    return _table(("cell", "training", "in all", "tokens/s", "peak memory", "device", "torch", "commit"), rows)
+    head = ("cell", "training", "bounds", "samples", "transport", "in all", "tokens/s", "peak memory")
+    return table((*head, "x0 head", "device", "commit"), rows)
+
+
+def _failures(folder: Path, budget: str, cells: dict[str, list[Cell]]) -> str:
+    """Every cell that failed, also if a later try succeeded."""
+    rows = []
+    for failure in read_failures(folder, budget):
+        later = any(cell.seed == failure.seed for cell in cells.get(failure.variant, ()))
+        error = failure.error.replace("|", "\\|").replace("<", "&lt;")
+        found = ("measured by a later try" if later else "missing", str(failure.commit))
+        rows.append((f"{failure.variant}, seed {failure.seed}", error, *found))
+    listed = table(("cell", "error", "now", "commit"), rows) or "None."
+    return section("### Failed cells", listed)
+
+
+def _repeated(folder: Path, budget: Budget, cells: dict[str, list[Cell]], protocol: Protocol) -> str:
+    """Cells that were run twice: how far the second run is from the first."""
+    rows = []
+    for name, group in by_variant(read_all(folder / REPEATED), budget).items():
+        for cell in group:
+            first = [one for one in cells.get(name, ()) if one.seed == cell.seed]
+            quantity = "nll" if name == "ar" else "b0"
+            found = difference([cell], first, "test", quantity)
+            if found is None:
+                continue
+            values = [show(bound_mean([one], "test", quantity)) for one in (*first, cell)]
+            apart = f"{found[0]:+.2%} ± {found[1]:.2%}"
+            most = max(protocol.sampler_steps)
+            judged = [show(judged_mean([one], protocol.judges[-1], most, 0.0)) for one in (*first, cell)]
+            rows.append((f"{name}, seed {cell.seed}", quantity, *values, apart, " and ".join(judged)))
+    head = ("cell", "bound", "first run", "second run", "difference, paired by row", "samples, first and second run")
+    return section("### Repeated on another machine", table(head, rows))
+
+
+def _judges(cells: dict[str, list[Cell]]) -> str:
+    """Every judge of the cells, by the hash of its weights: cells of different judges have different scales."""
+    found: dict[tuple[str, str], tuple[str, list[str]]] = {}
+    for name, group in cells.items():
+        for cell in group:
+            for judge, facts in cell.judges.items():
+                hashes = facts["identity"].get("sha256", {})
+                key = judge, " ".join(str(value)[:12] for value in hashes.values())
+                value, error = facts.get("test_nll"), facts.get("test_nll_stderr")
+                own = "–" if value is None else f"{value:.2f} ± {error:.2f}" if error is not None else f"{value:.2f}"
+                found.setdefault(key, (own, []))[1].append(f"{name} seed {cell.seed}")
+    rows = [
+        (judge, f"`{weights}`", own, names[0] if len(names) == 1 else f"{len(names)}, first {names[0]}")
+        for (judge, weights), (own, names) in found.items()
+    ]
+    return section("### Judges", table(("judge", "sha256 of its weights", "its perplexity, test set", "cells"), rows))
 
 
 def _samples(cells: dict[str, list[Cell]]) -> str:
@@ -196,3 +211,6 @@ def _samples(cells: dict[str, list[Cell]]) -> str:
         text = " ".join(point.texts[0].split()).replace("|", "\\|").replace("<", "&lt;")
         lines.append(f"- **{name}** ({point.steps or 'left to right'} steps): {text}")
     return "\n".join(lines)
+
+
+__all__: Sequence[str] = ("by_variant", "page", "study_cells")

@@ -59,7 +59,7 @@ LAPTOP = replace(
     data="shakespeare",
     tokens="bpe:1024",
     size="tiny",
-    steps=1500,
+    steps=1000,
     batch=32,
     warmup=100,
     test_set="held-out",
@@ -71,7 +71,7 @@ LAPTOP = replace(
     sampler_steps=(8, 32),
     samples=64,
     ot_batches=10,
-    judge_steps=1000,
+    judge_steps=700,
     judges=("ar",),
 )
 """Two variants and one seed, meant for two CPU cores; its time has not been measured."""

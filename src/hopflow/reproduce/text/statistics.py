@@ -67,6 +67,44 @@ def bound_mean(cells: Iterable[Cell], set: str, quantity: str, **keys: object) -
     return over_seeds(values) if values else None
 
 
+def tightest_reversal(cells: Sequence[Cell], set: str, paths: int) -> Mean | None:
+    """br with this number of paths, for the proposal with the lower mean over the seeds."""
+    proposals = {bound.proposal for cell in cells for bound in cell.bounds if bound.quantity == "br"}
+    found = [bound_mean(cells, set, "br", paths=paths, proposal=proposal) for proposal in proposals]
+    return min((one for one in found if one is not None), key=lambda one: one.value, default=None)
+
+
+def judged_mean(cells: Iterable[Cell], judge: str, steps: int | None, eta: float | None) -> Mean | None:
+    """The generative perplexity of samples by a judge, over the seeds of a variant."""
+    points = (point for cell in cells for point in cell.samples if (point.steps, point.eta) == (steps, eta))
+    values = [judged_perplexity(point.judges[judge]) for point in points if judge in point.judges]
+    return over_seeds(values) if values else None
+
+
+def entropy_mean(cells: Iterable[Cell], steps: int | None, eta: float | None) -> Mean | None:
+    """The entropy of samples in bits, over the seeds of a variant."""
+    points = (point for cell in cells for point in cell.samples if (point.steps, point.eta) == (steps, eta))
+    values = [(point.entropy_bits, nan_if_none(point.entropy_bits_stderr)) for point in points]
+    return over_seeds(values) if values else None
+
+
+def transport_mean(cells: Iterable[Cell], key: str) -> Mean | None:
+    """A number of the transport part of the cells, over the seeds of a variant."""
+    found = [cell.transport[key] for cell in cells if key in cell.transport]
+    values = [(one.value, nan_if_none(one.stderr)) for one in found if one.value is not None]
+    return over_seeds(values) if values else None
+
+
+def training_mean(cells: Iterable[Cell], key: str) -> Mean | None:
+    """A number of the training part of the cells, over the seeds of a variant; older cells may lack it."""
+    values = [(value, math.nan) for cell in cells if (value := cell.training.get(key)) is not None]
+    return over_seeds(values) if values else None
+
+
+def nan_if_none(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 def difference(
     cells: Sequence[Cell], base: Sequence[Cell], set: str, quantity: str, **keys: object
 ) -> tuple[float, float, int] | None:

@@ -1,0 +1,88 @@
+"""The page of the text study with all cells: the paper's tables, findings and pictures, from made-up numbers."""
+
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from synthetic_cells import synthetic_cell
+
+from hopflow.reproduce.text import queue
+from hopflow.reproduce.text.claims import CLAIMS
+from hopflow.reproduce.text.findings import _paper_steps, cost_table
+from hopflow.reproduce.text.page import page
+from hopflow.reproduce.text.pictures import pictures
+from hopflow.reproduce.text.protocol import BUDGETS, FULL
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    """The folder of a study with made-up numbers in every cell."""
+    folder = tmp_path_factory.mktemp("complete") / "text"
+    for variant, seed in BUDGETS["full"].cells():
+        synthetic_cell("full", variant, seed).write(folder)
+    synthetic_cell("full", BUDGETS["full"].variants[0], 0).write(folder / queue.REPEATED)
+    return folder
+
+
+def rows_after(text, heading):
+    """The first cells of the rows of the table after a heading."""
+    lines = text[text.index(heading) :].splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("|---"))
+    rows = []
+    for line in lines[start + 1 :]:
+        if not line.startswith("|"):
+            break
+        rows.append(line.split("|")[1].strip())
+    return rows
+
+
+def test_the_first_ten_lines_of_the_page_decide_every_claim(complete):
+    first = page(complete).splitlines()[:10]
+    shown = "\n".join(first)
+    assert all(claim({}).claim in shown for claim in CLAIMS)
+    assert [line.split("**")[1] for line in first if line.startswith("**")] == ["Confirmed", "Refuted", "Open"]
+    assert "of the gap is the bound" in shown
+
+
+def test_the_paper_s_tables_have_its_row_order_and_its_values(complete):
+    text = page(complete)
+    bags = ["DFM-B", "DFM-B-Sinkhorn", "DFM-B-Exact", "DFM-B-Exact-EMA"]
+    multimasks = ["DFM-MMF", "DFM-MMF-Sinkhorn", "DFM-MMF-Exact", "DFM-MMF-Exact-EMA"]
+    assert rows_after(text, "#### Table 2") == ["SEDD", "DFM-N", "GPT2"]
+    assert rows_after(text, "#### Table 6") == ["SEDD Absorb", "DFM-O", "DFM-N", "DFM-S"]
+    assert rows_after(text, "#### Table 7") == bags
+    assert rows_after(text, "#### Table 8") == ["DFM-O", "DFM-MMF", "DFM-MMF-Sinkhorn"]
+    assert rows_after(text, "#### Table 9") == ["DFM-O", *multimasks]
+    for heading in ("#### Tables 3", "#### Table 11", "#### Table 12"):
+        assert rows_after(text, heading) == [*bags, "DFM-S", "DFM-N", "DFM-O", *multimasks]
+    for values in ("(345.94)", "(394.67)", "(6.3)", "(184.81)", "(68.63)", "(68.37)", "(458.18)", "(77.7)"):
+        assert values in text
+    assert "| – |" not in text[text.index("#### Table 6") : text.index("## What the paper")].replace("| SEDD", "")
+
+
+def test_steps_saved_by_ot_follow_from_the_paper_s_own_values():
+    assert _paper_steps("dfm_b_sinkhorn", "ar", FULL.sampler_steps) == 128  # 8 times fewer
+    assert _paper_steps("dfm_b_exact_ema", "ar", FULL.sampler_steps) == 32  # 32 times fewer
+
+
+def test_a_repeated_cell_is_compared_with_the_first_run(complete):
+    assert "| dfm_o, seed 0 | b0 |" in page(complete)
+    assert "+0.00% ± 0.00%" in page(complete)
+
+
+def test_the_pictures_are_drawn_from_the_cells(complete):
+    drawn = pictures(complete)
+    text = page(complete)
+    for name, svg in drawn.items():
+        assert f"pictures/{name}" in text
+        ElementTree.fromstring(svg)
+    assert "dfm_mmf_learned_cost" in drawn["text_bounds.svg"]
+
+
+def test_cells_that_shared_the_device_do_not_count_for_the_cost_of_ot(tmp_path):
+    variants = {variant.name: variant for variant in BUDGETS["full"].variants}
+    group = {name: [synthetic_cell("full", variants[name], 0)] for name in ("dfm_b", "dfm_b_exact_ema")}
+    assert "| dfm_b_exact_ema | 512 | 0.4% | 0.02 ± ? | +3.1% |" in cost_table(group)
+    slow = replace(group["dfm_b"][0], seed=1, machine={"shared": True}, training={"late_tokens_per_second": 1.0})
+    assert cost_table({**group, "dfm_b": [*group["dfm_b"], slow]}) == cost_table(group)
+    assert "| dfm_b_exact_ema | 512 | 0.4% | 0.02 ± ? | – |" in cost_table({**group, "dfm_b": [slow]})
