@@ -179,7 +179,7 @@ QUICK += (("bag_of_words", "control", MILD), ("bag_of_words", "forced b1", WILD)
     [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in COVERED],
 )
 def test_95_percent_intervals_hold_the_exact_value_93_5_to_96_5_percent_of_the_time(name, case, size, monkeypatch):
-    """2,000 repeats of an estimate from 256 sequences with 4 draws each, in one vectorised run."""
+    """2,000 repeats of an estimate from 256 sequences with 4 draws each, in one vectorized run."""
     flow = toys.oracle(name, network=toys.Clocked.random(toys.oracle(name).space, 11, size=size))
     repeats, sequences = 2000, 256
     x1 = data(flow, repeats * sequences, 8)

@@ -29,7 +29,7 @@ SPOKEN = st.lists(
 
 
 def in_segments(tokenizer, text, size, step):
-    """The ids of a text that comes in chunks of `step` characters and is tokenised in segments of about `size`."""
+    """The ids of a text that comes in chunks of `step` characters and is tokenized in segments of about `size`."""
     starts = range(0, max(len(text), 1), step)
     chunks = [DocumentChunk(text[i : i + step], i + step >= len(text)) for i in starts]
     statistics = ReadStatistics()

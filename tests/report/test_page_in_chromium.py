@@ -1,4 +1,4 @@
-"""The page in a browser: at several widths, in light and dark colours, and in print."""
+"""The page in a browser: at several widths, in light and dark colors, and in print."""
 
 import io
 import json

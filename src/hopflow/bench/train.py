@@ -1,4 +1,4 @@
-"""Speed of a training step: with all optimisations, with each of them left out, and as plain code; in one run."""
+"""Speed of a training step: with all optimizations, with each of them left out, and as plain code; in one run."""
 
 import statistics
 from collections.abc import Callable

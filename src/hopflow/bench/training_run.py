@@ -45,7 +45,7 @@ class TrainingCase(SpeedCase):
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to train, with some optimisations left out."""
+    """A way to train, with some optimizations left out."""
 
     name: str
     compile: bool = True

@@ -72,7 +72,7 @@ class Draws(ABC):
     """How points of time and noisy positions are drawn from stratified uniforms u."""
 
     grade: float
-    """Strata end at (s/S)^grade: 1 is uniform; with larger values points are denser towards 1-k = 0."""
+    """Strata end at (s/S)^grade: 1 is uniform; with larger values points are denser toward 1-k = 0."""
 
     @property
     def any_source(self) -> bool:

@@ -83,7 +83,7 @@ class Judge(ABC):
         return tokenizer.sha256 == self.tokenizer.sha256
 
     def score(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> Score:
-        """Score texts, which the judge tokenises itself."""
+        """Score texts, which the judge tokenizes itself."""
         plain = texts if self.tokenizer.end is None else [text.replace(END, "") for text in texts]
         return self._score(self.ids(texts), plain, Progress(progress))
 

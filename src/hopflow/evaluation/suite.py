@@ -42,7 +42,7 @@ class Suite:
     length: int | None = None
     """Tokens per sequence of `data`; by default as in training."""
     detokenise: str = "auto"
-    """How word-tokenised sets are turned into plain text: auto, as is, words, wikitext."""
+    """How word-tokenized sets are turned into plain text: auto, as is, words, wikitext."""
     eta: tuple[float, ...] = (0.0, 1.0)
     """Corrector strengths of samplers and bounds; a sampler without corrector draws with η = 0 only."""
     steps: tuple[int, ...] = (32,)

@@ -38,7 +38,7 @@ FEW_COLUMNS = 3
 LONG_CELL = 44
 """Cells with more characters wrap."""
 SLIDER_TICKS, SLIDER_START = 200, 100
-"""Positions of the slider, and the first one: half-way, all colours are visible. An arrow key moves it by one."""
+"""Positions of the slider, and the first one: half-way, all colors are visible. An arrow key moves it by one."""
 LEGEND = {SOURCE: "source", MOVED: "just hopped, or will hop again", FINAL: "final", PROMPT: "prompt"}
 
 

@@ -13,7 +13,7 @@ class Filter:
     """Divides the logits by a temperature, then keeps the most probable tokens; by default it changes nothing.
 
     It is applied to the logits of the network, before the prediction adds the evidence of xt. Applied afterwards, a low
-    temperature would favour the current token and keep source noise.  theory.md §6
+    temperature would favor the current token and keep source noise.  theory.md §6
 
     `top_k` keeps the k most probable tokens, `top_p` the fewest tokens whose probabilities sum to at least p, `min_p`
     the tokens with at least this fraction of the largest probability. Temperature 0 keeps the most probable token, the

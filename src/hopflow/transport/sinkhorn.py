@@ -109,7 +109,7 @@ class _Iterate:
 
 @dataclass(frozen=True, eq=False)
 class _ScaledProblem:
-    """A problem in units of its regularisation: s = relative/eps = -cost/reg, potentials phi = f/reg, gamma = g/reg.
+    """A problem in units of its regularization: s = relative/eps = -cost/reg, potentials phi = f/reg, gamma = g/reg.
 
     s is not stored, because that would need another pass over the matrix.
     """
