@@ -63,7 +63,7 @@ class Schedule(ABC):
 def check_time(t: Float[Tensor, "..."]) -> None:
     """Raise ValueError unless all times lie in [0, 1]."""
     if not bool(((t >= 0) & (t <= 1)).all()):
-        raise ValueError(f"t must lie in [0, 1] (0 = source, 1 = data), got {t.min():g} … {t.max():g}.")
+        raise ValueError(f"t must be from 0 (source) to 1 (data), got {t.min():g} … {t.max():g}.")
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ UNIFORM = to_plain(Flow(Uniform(VOCAB)))
         (Schedule, {"kind": "Polynomial", "m": 2.0}, "Polynomial has no 'm'"),
         (Coupling, {**SINKHORN, "epss": 1.0}, "SinkhornOT has no 'epss'; did you mean 'eps'"),
         (Source, {"kind": "BagOfWords", "vocab": VOCAB_PLAIN}, "BagOfWords needs frequencies, which the data does not"),
-        (Schedule, {"kind": "Polynomial", "n": "2"}, "Schedule.n: Input should be a valid number; got '2'"),
+        (Schedule, {"kind": "Polynomial", "n": "2"}, "Schedule.n: Input should be a valid number, got '2'"),
         (Schedule, {"kind": "Polynomial", "n": True}, "Schedule.n"),
         (Schedule, {"kind": "Polynomial", "n": None}, "Schedule.n"),
         (Schedule, {"kind": "Polynomial", "n": float("nan")}, "finite"),

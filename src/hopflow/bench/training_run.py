@@ -40,7 +40,7 @@ class TrainingCase(SpeedCase):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps < 1:
-            raise ValueError(f"steps must be an integer ≥ 1 (at least 1 step), got {self.steps}")
+            raise ValueError(f"steps must be an integer ≥ 1, got {self.steps}")
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class Count(Draws):
 
 def _check_grade(grade: float) -> None:
     if not 1 <= grade < math.inf:
-        raise ValueError(f"grade must be ≥ 1 and finite (1 = uniform, larger = denser towards k = 1), got {grade:g}.")
+        raise ValueError(f"grade must be ≥ 1 and finite (1 = uniform, larger = denser toward k = 1), got {grade:g}.")
 
 
 def stratified(

@@ -76,7 +76,7 @@ def _check_sampler(flow: Flow, eta: Eta, steps: int | None, end: float) -> None:
     """Raise ValueError if the bound of this sampler does not exist or is infinite."""
     eta_at(eta, torch.zeros(1))  # raises ValueError if η is negative or infinite
     if not 0 <= end < 1:
-        raise ValueError(f"end, the 1-k at which the sampler stops, must lie in [0, 1), got {end}.")
+        raise ValueError(f"end, the 1-k at which the sampler stops, must be ≥ 0 and < 1, got {end}.")
     if steps is not None and steps < 1:
         raise ValueError(f"steps must be an integer ≥ 1, got {steps}.")
     if steps is None and end == 0 and not flow.prediction.has_finite_bounds(flow.source):

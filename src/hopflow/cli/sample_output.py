@@ -167,7 +167,7 @@ def check_out(out: Path | None) -> None:
     if out is None or str(out) == "-":
         return
     if out.suffix not in (".txt", ".jsonl"):
-        raise ValueError(f"--out writes .txt (text) or .jsonl (text, tokens and counts), or - for stdout; got {out}")
+        raise ValueError(f"--out writes .txt (text) or .jsonl (text, tokens and counts), or - for stdout, got {out}")
     check_target(out)
 
 

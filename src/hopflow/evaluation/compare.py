@@ -69,7 +69,7 @@ class Comparison:
     @classmethod
     def of(cls, folders: Sequence[str | Path]) -> "Comparison":
         if len(folders) < 2:
-            raise ValueError("there is nothing to compare with: name two or more runs, hopflow compare RUN RUN …")
+            raise ValueError("compare needs two or more runs: hopflow compare RUN RUN …")
         paths = [Path(folder) for folder in folders]
         if len({path.resolve() for path in paths}) < len(paths):
             raise ValueError("a run is named twice: name each run once")

@@ -51,7 +51,7 @@ class Judge(ABC):
     def __init__(self, tokenizer: Tokenizer, context: int, opened: bool, device: torch.device) -> None:
         least = 1 if opened else 2
         if context < least:
-            raise ValueError(f"the context of this judge must be at least {least} tokens; got {context}")
+            raise ValueError(f"the context of this judge must be at least {least} tokens, got {context}")
         self.tokenizer, self.context, self.opened, self.device = tokenizer, context, opened, device
 
     @property

@@ -94,7 +94,7 @@ def named(
     where, split = _find(word)
     how = KNOWN.get(word.partition(":")[0], "as is") if detokenise == "auto" else detokenise
     if how not in DETOKENISERS:
-        raise ValueError(f"detokenise must be one of auto, {', '.join(DETOKENISERS)}; got {how}")
+        raise ValueError(f"detokenise must be one of auto, {', '.join(DETOKENISERS)}, got {how}")
     status = Progress(progress)
     source: str | Path = where
     if how != "as is":

@@ -50,7 +50,7 @@ class NetworkReader:
         if not math.isfinite(guidance):
             raise ValueError(f"guidance must be a finite number (1 = no guidance), got {guidance}")
         if compile not in (True, False, "auto"):
-            raise ValueError(f"compile must be True, False or 'auto'; got {compile!r}")
+            raise ValueError(f"compile must be True, False or 'auto', got {compile!r}")
         self.caller, self.guidance = caller, guidance
         self.calls = 1 if guidance == 1 else 2
         """Network calls per read."""

@@ -25,7 +25,7 @@ AUTOCAST_NAMES = {"bfloat16": "bf16"}
 def choose_precision(name: str, device: torch.device) -> str:
     """`auto` is bf16 on a GPU that supports it, otherwise float32, which means the type of the weights."""
     if name not in CHOICES:
-        raise ValueError(f"precision must be one of {', '.join(CHOICES)}; got {name!r}")
+        raise ValueError(f"precision must be one of {', '.join(CHOICES)}, got {name!r}")
     if name != "auto":
         return name
     return "bf16" if supports_bf16(device) else "float32"

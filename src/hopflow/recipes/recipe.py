@@ -58,11 +58,11 @@ class Recipe(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.holdout < 1:
-            raise ValueError(f"holdout must be a fraction ≥ 0 and below 1, got {self.holdout}")
+            raise ValueError(f"holdout must be a fraction ≥ 0 and < 1, got {self.holdout}")
         if self.length < 1:
             raise ValueError(f"length must be an integer ≥ 1, got {self.length}")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be a probability ≥ 0 and below 1, got {self.dropout}")
+            raise ValueError(f"dropout must be a probability ≥ 0 and < 1, got {self.dropout}")
         if self.masks is not None and self.masks < 1:
             raise ValueError(f"masks must be an integer ≥ 1, got {self.masks}")
         Size.of(self.size)

@@ -96,7 +96,7 @@ class RunFolder:
         if lines := differences(complete(saved), identity, may_change):
             shown = lines[:3] + ([f"and {len(lines) - 3} more"] if len(lines) > 3 else [])
             way_out = "use --fresh (fresh=True) for a new folder, or another out=FOLDER"
-            raise ValueError("\n".join([f"{self.path} holds another run:", *shown, way_out]))
+            raise ValueError("\n".join([f"{self.path} contains another run:", *shown, way_out]))
         return {key: value for key, value in identity.items() if key in saved}
 
     def write(self, identity: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
