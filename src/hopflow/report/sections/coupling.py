@@ -35,8 +35,8 @@ TITLE = "Coupling of one batch"
 LEAD = "Costs of the pairs of a batch of the training text, before and after the coupling chooses which rows to pair."
 MATRIX = (
     "Costs of all pairs of data rows (rows) and source rows (columns) in one batch, centered by row and column; dark "
-    "is cheap. Left: source rows in random order. Right: source rows in the order of the coupling, so that its pairs are "
-    "on the diagonal."
+    "is cheap. Left: source rows in random order. Right: source rows in the order of the coupling, so that its pairs "
+    "are on the diagonal."
 )
 COSTS = "Costs of pairs in {batches} batches of {rows:,} rows: of all pairs, and of the pairs of the coupling."
 HEAD = (
