@@ -1,4 +1,4 @@
-"""Schedules: k(t), the probability that a position holds its data token at time t, from 0 to 1.
+"""Schedules: k(t), the probability that a position has its data token at time t, from 0 to 1.
 
 Near t = 1 everything depends on 1 - k, so `rest(t)` computes it without cancellation, and `time(rest)` inverts it.
 Shapes broadcast: a shared schedule maps (B, 1) to (B, 1), a position-specific schedule maps (B, 1) to (B, L).
@@ -27,7 +27,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def k(self, t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """k(t), the probability that a position holds its data token."""
+        """k(t), the probability that a position has its data token."""
 
     @abstractmethod
     def dk(self, t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

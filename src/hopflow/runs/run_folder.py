@@ -83,7 +83,7 @@ class RunFolder:
         may_change: set[str],
         complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> dict[str, Any]:
-        """Write the recipe of a new run, or raise a ValueError if the folder holds a run with another identity.
+        """Write the recipe of a new run, or raise a ValueError if the folder contains a run with another identity.
 
         `identity` decides what is learned, key by key; `recipe` is every setting. `complete` adds to the identity of an
         older run the keys that it lacks. Returns the identity to write: without those keys, so that the run keeps its

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
-"""Device types with autocast. torch could be asked, but asking breaks the graph of a compiled network."""
+"""Device types with autocast. Querying torch would break the graph of a compiled network."""
 
 
 def autocast_is_on(device: torch.device) -> bool:

@@ -130,7 +130,7 @@ class _ScaledProblem:
         return math.log(self.relative.shape[-2]) - torch.logsumexp(self.raised(phi[..., :, None]), -2)
 
     def kernel(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
-        """exp(phi + s + gamma)/m and phi, where phi gives every row its mass; one exponential per entry."""
+        """exp(phi + s + gamma)/m and phi, with phi chosen so that every row has its mass; one exponential per entry."""
         t = self.raised(gamma[..., None, :])
         top = t.amax(-1)
         k = torch.softmax(t, -1)
