@@ -261,6 +261,14 @@ def test_in_print_nothing_is_cut_off(browser, page):
         check_page(visit, page)
 
 
+@pytest.mark.parametrize("width", [1100, 1440])
+def test_every_table_of_two_runs_fits_a_laptop_screen(browser, two, width):
+    with browser.open(two, width) as visit:
+        visit.run("() => document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        fits = "() => [...document.querySelectorAll('.table')].filter((t) => t.scrollWidth > t.clientWidth).length"
+        assert visit.run(fits) == 0
+
+
 def test_every_entry_of_the_contents_leads_to_its_section(browser, two):
     with browser.open(two) as visit:
         links = visit.page.locator("nav a")
