@@ -258,7 +258,7 @@ def test_config_keys_lists_every_key_with_its_meaning(hopflow):
     assert result.code == 0
     learned, _, runs = result.out.partition("How it runs (may change when a run is resumed):")
     legend, heading, learned = learned.partition(
-        "What is learned (a resumed run must keep these; steps may be raised):"
+        "What is learned (a resumed run must keep these, but steps may be raised):"
     )
     assert "marked Recipe" in " ".join(legend.split())  # the legend comes before the defaults it explains
     assert heading

@@ -41,7 +41,11 @@ class Recipe(Settings):
     source: str = learns("multimask", "noise that sampling starts from (x0)")
     masks: int | None = learns(None, "only for source=multimask: number of mask tokens")
     schedule: str = learns("linear", "schedule k(t) from source to data; polynomial:N has exponent N")
-    prediction: str = learns("evidence", "meaning of the network's logits")
+    prediction: str = learns(
+        "evidence",
+        "how logits become probabilities: plain is the softmax, carry keeps data tokens, "
+        "evidence adds the log-likelihood of the current token",
+    )
     objective: str = learns("cross_entropy", "loss; bound:ETA is the NLL bound of the sampler with that η")
     coupling: str = learns(
         "independent", "how noise (x0) is paired with text (x1); exact and sinkhorn use optimal transport"
