@@ -2,6 +2,8 @@
 
 Each bound holds for the samples of one sampler: `nll_bound(eta=η)` for samples drawn with this η (and N steps if
 steps=N), `kappa_bound` for samples drawn with η = 0. The coupling used for training does not matter here.
+
+b0 is `nll_bound(eta=0)`, b1 is `nll_bound(eta=1)`, bn is `nll_bound(steps=N)`, bk is `kappa_bound`.
 """
 
 import math
