@@ -595,8 +595,8 @@ def test_missing_unevaluated_single_or_repeated_runs_are_one_message_each(run, h
     a = run("a", row())
     Path("empty").mkdir()
     cases = {
-        (): "name two or more runs",
-        (a,): "name two or more runs",
+        (): "compare needs two or more runs",
+        (a,): "compare needs two or more runs",
         (a, a): "named twice",
         (a, "./a"): "named twice",
         (a, "nowhere"): "nowhere is not a folder",
