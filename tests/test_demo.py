@@ -31,7 +31,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture
 def short(monkeypatch, cache):
-    """A demo of seconds, on a text that is tokenised once."""
+    """A demo of seconds, on a text that is tokenized once."""
     monkeypatch.setenv("HOPFLOW_CACHE", str(cache))
     monkeypatch.delenv("HOPFLOW_DATA", raising=False)
     for name, value in SHORT.items():

@@ -71,7 +71,7 @@ def test_with_the_same_seed_a_position_that_has_arrived_stays_arrived_later(seed
 @pytest.mark.parametrize("bad", [-0.01, 1.01, float("nan")])
 def test_a_time_off_the_path_is_refused(bad):
     x0, x1 = pairs(2)
-    with pytest.raises(ValueError, match=r"t must lie in \[0, 1\] \(0 = source, 1 = data\)"):
+    with pytest.raises(ValueError, match=r"t must be from 0 \(source\) to 1 \(data\)"):
         ConvexPath().sample(x0, x1, torch.tensor([0.5, bad]))
 
 

@@ -150,7 +150,7 @@ def test_a_positional_schedule_without_positions_is_refused():
 
 @pytest.mark.parametrize("bad", [-0.1, 1.5, float("nan")])
 def test_a_time_off_the_path_is_refused(bad):
-    with pytest.raises(ValueError, match=r"t must lie in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"t must be from 0 \(source\) to 1"):
         check_time(torch.tensor([0.5, bad]))
 
 

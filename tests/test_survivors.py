@@ -1,4 +1,4 @@
-"""Tests of behaviour that random changes of the code (`make mutate`) showed to be untested."""
+"""Tests of behavior that random changes of the code (`make mutate`) showed to be untested."""
 
 import errno
 import math

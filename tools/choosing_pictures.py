@@ -1,6 +1,6 @@
-"""The pictures of docs/choosing.md: seven inches wide, in colours that a colour-blind reader can tell apart.
+"""The pictures of docs/choosing.md: seven inches wide, in colors that a color-blind reader can tell apart.
 
-A picture follows the page around it: it has no background, and its colours change where the page is dark.
+A picture follows the page around it: it has no background, and its colors change where the page is dark.
 """
 
 import re
@@ -21,7 +21,7 @@ COLOURS = {
     GREEN: ("green", "#2fc99a"),
     PURPLE: ("purple", "#e3a3c6"),
 }
-"""What a colour is called, and what it is on a dark page."""
+"""What a color is called, and what it is on a dark page."""
 STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
@@ -53,7 +53,7 @@ def draw(folder: Path, table: dict, curves: dict) -> None:
 
 
 def themed(svg: str) -> str:
-    """The same drawing with its colours as variables, which a dark page sets anew."""
+    """The same drawing with its colors as variables, which a dark page sets anew."""
     for colour, (name, _) in COLOURS.items():
         svg = re.sub(f"{colour}\\b", f"var(--{name})", svg, flags=re.IGNORECASE)
     light = "".join(f"--{name}: {colour}; " for colour, (name, _) in COLOURS.items())

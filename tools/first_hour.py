@@ -34,7 +34,7 @@ ROWS, DRAWS = 256, 16
 """Held-out sequences of the bounds, and draws of each."""
 SAMPLES, SAMPLER_STEPS = 64, 128
 SHORT, LONG = 2, 4
-"""Letters of the shortest words that are counted; words such as "a" are easily recognised."""
+"""Letters of the shortest words that are counted; words such as "a" are easily recognized."""
 BOUNDS = ("b0", "b1", "bk")
 EVALUATIONS = 5
 WARM_STEPS = 8

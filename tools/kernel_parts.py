@@ -14,7 +14,7 @@ Workloads, by default at the paper's size (12 layers × 768, L = 128, V = 50,257
 - ot: the transport cost of 512 sequences in embedding space, and the average of the embedding table
 
 Blocks with the part on and off alternate. Each row of the table has the mean and its standard error over blocks, and
-the relative cost of switching the part off, from pairs of neighbouring blocks. The JSON is written after every row.
+the relative cost of switching the part off, from pairs of neighboring blocks. The JSON is written after every row.
 """
 
 import argparse

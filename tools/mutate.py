@@ -154,7 +154,7 @@ class Tests:
     def chosen(self, site: mutate_sites.Site, seconds: float) -> tuple[list[str], float]:
         """Tests of the files that import the module, nearest first, up to `seconds`; one file takes at most a third.
 
-        Tests that enter the changed function come before the others of their file and its neighbours. A file's tests
+        Tests that enter the changed function come before the others of their file and its neighbors. A file's tests
         stay together, because they share fixtures.
         """
         groups = []

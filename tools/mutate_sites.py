@@ -1,7 +1,7 @@
 """Every small change that can be made to the package's source, found in its syntax tree.
 
 Six kinds of change: comparison, constant, operator, argument (one is dropped), statement (it is deleted), branch (the
-condition is negated). What is left out, because no test of behaviour can or should notice it, is listed in LEFT_OUT,
+condition is negated). What is left out, because no test of behavior can or should notice it, is listed in LEFT_OUT,
 WORDING_CALLS and WORDING_ARGUMENTS, and in `Sites.skip` (annotations, docstrings, decorators, f-strings,
 `if TYPE_CHECKING`).
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 KINDS = ("comparison", "constant", "operator", "argument", "statement", "branch")
 
-# Files, relative to the package: benchmarks and styles promise no figure or colour; gpu and replay run on a GPU only.
+# Files, relative to the package: benchmarks and styles promise no figure or color; gpu and replay run on a GPU only.
 LEFT_OUT = ("bench/", "cli/bench.py", "cli/looks.py", "report/looks.py", "report/figures.py", "gpu.py", "replay.py")
 KERNEL_FILES = "triton_"
 
@@ -172,7 +172,7 @@ class Sites(ast.NodeVisitor):
     # what is not entered
 
     def skip(self, node: ast.AST) -> None:
-        """Not behaviour: annotations, decorators, f-strings, imports."""
+        """Not behavior: annotations, decorators, f-strings, imports."""
 
     visit_JoinedStr = visit_Import = visit_ImportFrom = visit_Global = visit_Nonlocal = visit_Assert = skip
 

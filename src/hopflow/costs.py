@@ -169,7 +169,7 @@ class _InEmbeddingSpace(Cost):
 class SquaredEmbedding(_InEmbeddingSpace):
     """s(a, b) = ‖e(a) - e(b)‖²; the sequence cost is that of the concatenated embeddings. Cor. 3.3 [coro2]
 
-    OT is solved on the cross term -2⟨e(x0), e(x1)⟩ of embeddings relative to the centre of the table, where products
+    OT is solved on the cross term -2⟨e(x0), e(x1)⟩ of embeddings relative to the center of the table, where products
     lose the fewest digits. On a GPU, where float32 products take five times as long, a float32 table is rounded to
     bfloat16; products are summed in float32. The relative error of a coordinate is then at most 2^-9, that of an entry
     of 64 tokens and width 256 about 3e-4; the pairs of 256 rows were the same.
@@ -225,7 +225,7 @@ class Embedding(_InEmbeddingSpace):
     ) -> CostMatrix:
         _some_positions(x0)
         e = _table(embedding)
-        e = narrowed(e - e.mean(0))  # centred, because the square root amplifies rounding errors of small distances
+        e = narrowed(e - e.mean(0))  # centered, because the square root amplifies rounding errors of small distances
         total = None
         for a, b in zip(x0.T[:, :, None], x1.T[:, :, None], strict=True):  # all pairs at one position
             apart = squared_distances(a, b, e).full().clamp_(min=0).sqrt_().masked_fill_(b == a.T, 0.0)

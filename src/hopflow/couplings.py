@@ -200,7 +200,7 @@ class ExactOT(OptimalTransport):
 
 @dataclass(frozen=True)
 class SinkhornOT(OptimalTransport):
-    """Entropic OT: pairs drawn from the plan that minimises cost + eps·KL(plan ‖ independent). Alg. 1 [alg3]
+    """Entropic OT: pairs drawn from the plan that minimizes cost + eps·KL(plan ‖ independent). Alg. 1 [alg3]
 
     eps is relative to the largest entry of the cost matrix: small values are close to `ExactOT`, large values to
     `Independent`. `draw` is how pairs are drawn from the plan: `Rows()` as in the paper, or `Permutation()`, which uses

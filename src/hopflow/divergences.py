@@ -59,8 +59,8 @@ def proposal_divergence(scores: Scores) -> Float[Tensor, "B L"]:
 def implied_terms(scores: Scores) -> Float[Tensor, "B L"]:
     """Eq. (159) [loglikelighood_eq] per unit of k: the terms of (B) at η = 0 minus those of the reversed velocities.
 
-    The ratios of p_θ that the reversed velocities need are those that P implies. The terms of a neighbour that moves to
-    xt are counted where xt is that neighbour.  theory.md (P)
+    The ratios of p_θ that the reversed velocities need are those that P implies. The terms of a neighbor that moves to
+    xt are counted where xt is that neighbor.  theory.md (P)
     """
     rows = partial(_implied_rows, source=scores.source, prediction=scores.prediction)
     sample = scores.sample
@@ -167,7 +167,7 @@ def _implied_rows(
     log_p, at_xt, at_x1 = _rows(logits, xt, x1, rest, source, prediction)
     k, p0 = 1 - rest, source.probs_on(logits.device, log_p.dtype)
     shift = Evidence().shift(xt, rest, source)
-    certain = torch.isinf(shift)  # xt stays, and no neighbour moves to it
+    certain = torch.isinf(shift)  # xt stays, and no neighbor moves to it
     # P without its evidence
     log_c = torch.where(at_xt & ~certain[:, None], log_p - shift[:, None], log_p).log_softmax(1)
     c = log_c.exp()

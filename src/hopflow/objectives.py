@@ -35,7 +35,7 @@ class CrossEntropy(Objective):
 
 @dataclass(frozen=True)
 class NoisyCrossEntropy(Objective):
-    """-Σ_i log P(x1^i) over the positions that hold a mask, the paper's DFM-N. App. C.2 [C2-pre]"""
+    """-Σ_i log P(x1^i) over the masked positions, the paper's DFM-N. App. C.2 [C2-pre]"""
 
     def __call__(self, scores: Scores, sample: PathSample) -> Float[Tensor, " B"]:
         return sample.total(-torch.where(scores.source.vocab.is_data(sample.xt), 0.0, scores.log_p1))

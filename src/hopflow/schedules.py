@@ -1,4 +1,4 @@
-"""Schedules: k(t), the probability that a position holds its data token at time t, from 0 to 1.
+"""Schedules: k(t), the probability that a position has its data token at time t, from 0 to 1.
 
 Near t = 1 everything depends on 1 - k, so `rest(t)` computes it without cancellation, and `time(rest)` inverts it.
 Shapes broadcast: a shared schedule maps (B, 1) to (B, 1), a position-specific schedule maps (B, 1) to (B, L).
@@ -27,7 +27,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def k(self, t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """k(t), the probability that a position holds its data token."""
+        """k(t), the probability that a position has its data token."""
 
     @abstractmethod
     def dk(self, t: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -63,7 +63,7 @@ class Schedule(ABC):
 def check_time(t: Float[Tensor, "..."]) -> None:
     """Raise ValueError unless all times lie in [0, 1]."""
     if not bool(((t >= 0) & (t <= 1)).all()):
-        raise ValueError(f"t must lie in [0, 1] (0 = source, 1 = data), got {t.min():g} … {t.max():g}.")
+        raise ValueError(f"t must be from 0 (source) to 1 (data), got {t.min():g} … {t.max():g}.")
 
 
 @dataclass(frozen=True)

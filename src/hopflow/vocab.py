@@ -55,7 +55,7 @@ class Vocab:
         if low < 0 or high >= self.data:
             raise ValueError(
                 f"token id {low if low < 0 else high} is out of range: data tokens are 0 … {self.data - 1}. "
-                f"Was the text tokenised with another tokenizer?"
+                f"Was the text tokenized with another tokenizer?"
             )
 
     def check_logits(self, logits: Float[Tensor, "... W"]) -> None:

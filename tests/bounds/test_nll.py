@@ -179,7 +179,7 @@ QUICK += (("bag_of_words", "control", MILD), ("bag_of_words", "forced b1", WILD)
     [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in COVERED],
 )
 def test_95_percent_intervals_hold_the_exact_value_93_5_to_96_5_percent_of_the_time(name, case, size, monkeypatch):
-    """2,000 repeats of an estimate from 256 sequences with 4 draws each, in one vectorised run."""
+    """2,000 repeats of an estimate from 256 sequences with 4 draws each, in one vectorized run."""
     flow = toys.oracle(name, network=toys.Clocked.random(toys.oracle(name).space, 11, size=size))
     repeats, sequences = 2000, 256
     x1 = data(flow, repeats * sequences, 8)
@@ -266,7 +266,7 @@ def test_bad_input_is_named_with_the_way_out():
         nll_bound(model, flow.flow, x1, eta=-0.5)
     with pytest.raises(ValueError, match="steps must be an integer ≥ 1"):
         nll_bound(model, flow.flow, x1, steps=0)
-    with pytest.raises(ValueError, match=r"\[0, 1\)"):
+    with pytest.raises(ValueError, match="end, the 1-k at which the sampler stops, must be ≥ 0"):
         nll_bound(model, flow.flow, x1, end=1.0)
     with pytest.raises(ValueError, match="out of range"):
         nll_bound(model, flow.flow, x1 + 5)
@@ -288,7 +288,7 @@ def test_bad_input_is_named_with_the_way_out():
         nll_bound(model, flow.flow, x1, eta=math.inf)
     with pytest.raises(ValueError, match="must be an integer ≥ 1, got 0"):
         nll_bound(model, flow.flow, x1, batch=0)
-    with pytest.raises(ValueError, match="minibatch must lie between 1 and"):
+    with pytest.raises(ValueError, match="minibatch must be an integer from 1 to"):
         coupled_bound(model, flow.flow, x1, ExactOT(), minibatch=128)
     with pytest.raises(ValueError, match="the network returned NaN"):
         nll_bound(lambda xt, t: torch.full((*xt.shape, 3), math.nan), flow.flow, x1)

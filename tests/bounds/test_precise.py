@@ -1,4 +1,4 @@
-"""Theorem A.2 [precise-perplexity-theorem] with the neighbour ratios that a network implies.  theory.md (P)"""
+"""Theorem A.2 [precise-perplexity-theorem] with the neighbor ratios that a network implies.  theory.md (P)"""
 
 import pytest
 import torch

@@ -204,7 +204,7 @@ def test_weights_by_the_head_have_the_samplers_probability_as_their_mean():
     new, xt = states.repeat_interleave(9, 0), states.repeat(9, 1)
     mean = torch.eye(9, dtype=torch.float64)
     with torch.no_grad():
-        for n in (2, 1, 0):  # over all pairs of neighbouring states
+        for n in (2, 1, 0):  # over all pairs of neighboring states
             forth = walk.forward(n, xt, new, walk.odds(n, xt, new)).sum(1)
             back = walk.backward(n, new, None).log_prob(xt).sum(1)
             assert torch.allclose(back.exp().view(9, 9).sum(1), torch.ones(9).double(), atol=1e-11)

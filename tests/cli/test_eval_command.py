@@ -181,7 +181,7 @@ def test_a_folder_of_save_pretrained_is_measured_and_nothing_is_written_to_it(ho
         (["judge=FLOW"], "contains a Transformer, but a judge must predict each token"),
         (["judge=BYTES", "retokenise=false"], "has another vocabulary than"),
         (["coupling=ot"], "coupling must be own, exact, sinkhorn or none, got ot."),
-        (["ot_n=512"], "ot_n=512 is more than the"),
+        (["ot_n=512"], "ot_n must be at most"),
         (["detokenise=moses"], "detokenise must be auto, none, words or wikitext, got moses."),
         (["device=tpu"], "device=tpu cannot be used here"),
     ],

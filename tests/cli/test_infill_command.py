@@ -42,6 +42,14 @@ def test_a_prompt_without_holes_is_continued(hopflow, tmp_path):
     assert rows(file)[1]["tokens"][1] == LETTERS.encode("b")[0]
 
 
+def test_a_prompt_far_shorter_than_the_training_length_is_noted(hopflow):
+    shown = hopflow("infill", "masks", "[MASK]b").err
+    assert f"note: a prompt of 2 tokens is short for this network, which was trained on {LENGTH}" in shown
+    assert f"length={LENGTH} continues the text" in shown
+    assert "note:" not in hopflow("infill", "masks", "[MASK]b", f"length={LENGTH}").err
+    assert "note:" not in hopflow("infill", "masks", f"[MASK:{LENGTH - 1}]b").err
+
+
 def test_prompts_come_from_a_file_after_those_that_were_written(hopflow, tmp_path):
     (tmp_path / "a.txt").write_text("b[MASK]\nc[MASK]\n")
     result = hopflow("infill", "masks", "a[MASK]", f"prompts={tmp_path / 'a.txt'}")

@@ -40,7 +40,7 @@ def test_the_report_of_several_runs_goes_to_the_folder_report(hopflow, run, tmp_
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "name a run"),
+        ((), "report needs a run"),
         (("nowhere",), "no such run"),
         ((".",), "not a run"),
         (("first", "first"), "twice"),

@@ -249,7 +249,7 @@ def test_a_causal_network_draws_token_by_token(hopflow, saved_networks, tmp_path
         (["masks", "n=0"], "n must be an integer ≥ 1, got 0."),
         (["masks", "n=x"], "n must be an integer ≥ 1, got x."),
         (["masks", "steps=0"], "steps must be an integer from 1 to 1048576, got 0."),
-        (["masks", "device=meta"], "device=meta cannot be used here: it is none of cpu"),
+        (["masks", "device=meta"], "device must be auto or one of cpu"),
         (["masks", "n=-1"], "n must be an integer ≥ 1, got -1."),
         (["masks", "top_p=0"], "top_p must be a number > 0 and ≤ 1, got 0."),
         (["masks", "top_p=1.5"], "top_p must be a number > 0 and ≤ 1, got 1.5."),

@@ -288,7 +288,7 @@ def test_a_table_a_box_and_a_bar_show_text_as_it_is_but_for_controls(monkeypatch
     for text in ("[red]title", "[bold]cell", "[link=file:///]line", "[b]box", "[i]name", "[i]value"):
         assert text in found.getvalue()
     assert steering(found.getvalue()) == []
-    assert "\x1b[31m" in found.getvalue()  # the colours of our own
+    assert "\x1b[31m" in found.getvalue()  # the colors of our own
 
 
 def test_commands_print_only_by_functions_that_replace_control_characters():

@@ -118,11 +118,16 @@ def test_a_resumed_run_prints_its_step_and_the_expected_time(hopflow, fox, tmp_p
     words = ("train", fox, *KEYS, f"out={tmp_path / 'run'}")
     first = hopflow(*words, "steps=2").err
     assert "resuming" not in first
-    assert re.search(r"expected time .* on one CPU thread: 2 steps of 4 sequences of 16 tokens", first)
+    assert re.search(r"expected time .* on cpu with 1 thread: 2 steps of 4 sequences of 16 tokens", first)
     again = hopflow(*words, "steps=5").err
     assert "resuming from step 2 of 5" in again
     assert "3 steps of 4 sequences of 16 tokens" in again
     assert "the run has already finished its 5 steps" in hopflow(*words, "steps=5").err
+
+
+def test_the_expected_time_names_the_threads_it_was_timed_with_and_those_of_the_run(hopflow, fox, tmp_path):
+    shown = hopflow("train", fox, *KEYS, f"out={tmp_path / 'run'}", "steps=1", "threads=2").err
+    assert re.search(r"expected time .* on cpu, timed with 1 thread \(the run uses 2\): 1 steps of 4 sequences", shown)
 
 
 def test_json_holds_the_run_its_hash_and_its_last_and_best_numbers(hopflow, fox, tmp_path):
@@ -218,16 +223,20 @@ def test_a_corpus_is_trained_on_by_its_name(tmp_path, monkeypatch):
         resolve("gpt2")
 
 
-def test_list_names_every_recipe_with_what_it_differs_in(hopflow):
+def test_list_shows_every_recipe_with_one_column_per_setting_in_which_recipes_differ(hopflow):
     result = hopflow("list")
     assert result.code == 0
     rows = {line.split()[0]: line.split()[1:] for line in result.out.splitlines() if line}
-    assert [name for name in rows if name in names()] == [name for name in names() if not name.endswith("_laptop")]
-    assert rows["dfm_mmf_exact"] == ["multimask", "exact"]
-    assert rows["dfm_mmf_exact_ot4096"] == ["multimask", "exact", "ot_batch=4096"]
-    assert rows["dfm_b_exact_ema"] == ["bag_of_words", "exact", "ot_ema=0.99999"]
-    assert rows["dfm_mmf_learned_cost"] == ["multimask", "exact", "cost=one_step_likelihood"]
-    assert rows["dfm_s"] == ["mask", "independent", "objective=bound:0"]
+    assert {name for name in rows if name in names()} == {name for name in names() if not name.endswith("_laptop")}
+    assert rows["dfm_mmf_exact"] == ["exact", "512", "0", "squared_embedding", "-"]
+    assert rows["dfm_mmf_exact_ot4096"] == ["exact", "4096", "0", "squared_embedding", "-"]
+    assert rows["dfm_b_exact_ema"] == ["exact", "0.99999"]
+    assert rows["dfm_mmf_learned_cost"] == ["exact", "512", "0", "one_step_likelihood", "-"]
+    assert rows["dfm_s"] == ["mask", "bound:0", "128", "transformer", "-"]
+    assert rows["ar"] == ["-", "-", "128", "causal", "-"]
+    assert rows["morse_exact"] == ["exact", "morse", "-"]
+    text = " ".join(result.out.split())
+    assert "optimal transport (400,000 steps, size=small, source=multimask)" in text
     assert "Add _laptop to a name for a small version" in result.out
 
 
@@ -249,7 +258,7 @@ def test_config_keys_lists_every_key_with_its_meaning(hopflow):
     assert result.code == 0
     learned, _, runs = result.out.partition("How it runs (may change when a run is resumed):")
     legend, heading, learned = learned.partition(
-        "What is learned (a resumed run must keep these; steps may be raised):"
+        "What is learned (a resumed run must keep these, but steps may be raised):"
     )
     assert "marked Recipe" in " ".join(legend.split())  # the legend comes before the defaults it explains
     assert heading

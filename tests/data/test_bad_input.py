@@ -53,7 +53,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "content", "settings", "words"), REFUSED, ids=[case[0] for case in REFUSED])
-def test_refused_with_its_reason(tmp_path, cache, name, content, settings, words):
+def test_invalid_text_is_refused_with_the_reason(tmp_path, cache, name, content, settings, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=r"\w") as error:
         hf.data.load(tmp_path / name, **{"length": 8, **settings})
@@ -78,7 +78,7 @@ ACCEPTED = [
 
 @pytest.mark.parametrize("tokens", ["char", "byte", "morse", "bpe:300"])
 @pytest.mark.parametrize(("name", "content", "counted"), ACCEPTED, ids=[case[0] for case in ACCEPTED])
-def test_taken_and_counted(tmp_path, name, content, counted, tokens):
+def test_unusual_text_is_read_and_its_oddities_are_counted(tmp_path, name, content, counted, tokens):
     (tmp_path / name).write_bytes(content)
     corpus = hf.data.load(tmp_path / name, tokens, 8, holdout=0.25)
     met = corpus.store.header["read"]
@@ -96,7 +96,7 @@ def test_a_missing_file_and_a_folder_without_text_are_named(tmp_path):
         hf.data.load(tmp_path)
 
 
-def test_an_unknown_name_is_told_the_nearest():
+def test_an_unknown_name_is_refused_with_the_most_similar_one():
     with pytest.raises(ValueError, match="did you mean 'shakespeare'"):
         hf.data.load("shakespear")
     with pytest.raises(ValueError, match="HOPFLOW_DATA"):
@@ -112,7 +112,7 @@ def test_a_json_line_beyond_the_limit_is_refused_before_it_fills_the_memory(tmp_
         hf.data.load(tmp_path / "a.jsonl")
 
 
-def test_a_token_out_of_range_in_a_damaged_file_is_told(tmp_path):
+def test_a_token_out_of_range_in_a_damaged_file_is_reported(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     corpus = hf.data.load(tmp_path / "a.txt", length=8)
     with (corpus.store.folder / "train.bin").open("r+b") as file:  # while it is in use
@@ -133,7 +133,7 @@ def test_ids_and_characters_that_do_not_exist_are_refused(tmp_path):
         corpus.encode("be 😀")
 
 
-def test_positions_that_do_not_exist_are_refused(tmp_path):
+def test_a_negative_start_and_a_batch_of_no_text_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     with pytest.raises(ValueError, match="must not be negative"):
         hf.data.load(tmp_path / "a.txt", length=8).batch(0, -1, 4)

@@ -53,7 +53,7 @@ def test_counts_are_those_of_the_training_split(text):
     assert corpus.counts.dtype == torch.int64
 
 
-def test_documents_are_held_out_whole(stories):
+def test_complete_documents_are_held_out(stories):
     corpus = hf.data.load(stories, length=1, holdout=0.1)
     held, end = set(corpus.test.flatten().tolist()), corpus.tokenizer.end
     trained = set(corpus.batch(0, 0, corpus.rows).flatten().tolist())
@@ -91,7 +91,7 @@ def test_padded_rows_belong_to_one_document_and_the_mask_ends_with_it(stories):
     assert hf.data.load(stories, length=8, pack=False, holdout=0.0).test_keep.shape == (0, 8)
 
 
-def test_a_single_document_gets_an_end_only_to_be_filled_up_with(text):
+def test_a_single_document_has_an_end_of_text_token_only_with_padding(text):
     assert hf.data.load(text, length=32, pack=False).tokenizer.end is not None
     assert hf.data.load(text, "byte", length=32).vocab_size == 256
     assert hf.data.load(text, "byte", length=32, pack=False).vocab_size == 257
@@ -151,7 +151,7 @@ def test_a_source_that_changed_is_prepared_again(text):
     assert "LINE" in "".join(rows_of(after))
 
 
-def test_a_text_is_known_by_its_content_not_by_its_name(text, tmp_path):
+def test_texts_with_equal_content_share_one_store(text, tmp_path):
     (tmp_path / "my.own.copy").write_text(LONG)
     first, second = hf.data.load(text, length=32), hf.data.load(tmp_path / "my.own.copy", length=32)
     assert first.store.folder == second.store.folder
@@ -222,7 +222,7 @@ def test_bpe_on_the_spot_and_a_stored_tokenizer_give_the_same_corpus(text):
     assert second.identity["tokenizer_sha256"] == first.identity["tokenizer_sha256"]
 
 
-def test_a_long_work_gives_signs_of_life(text, monkeypatch):
+def test_long_preparation_reports_its_progress(text, monkeypatch):
     clock = iter(range(0, 10**6, 3))
     monkeypatch.setattr("hopflow.system.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     said = []
@@ -250,7 +250,7 @@ def test_gpt2_tokens_of_known_corpora_are_as_many_as_known(shared, name, train, 
     assert corpus.tokenizer.end == 50256
 
 
-def test_tiny_shakespeare_is_the_usual_one(shared):
+def test_tiny_shakespeare_has_its_known_hash_vocabulary_and_length(shared):
     corpus = hf.data.load("shakespeare")
     assert corpus.identity["source_sha256"].startswith("86c4e6aa")
     assert corpus.vocab_size == 65

@@ -33,7 +33,7 @@ def lines(*texts):
     ("name", "pack"),
     [("a.txt", bytes), ("a.txt.gz", gzip.compress), ("a.txt.xz", lzma.compress), ("a", bytes), ("A.TXT", bytes)],
 )
-def test_a_text_is_one_document_whatever_packs_it(tmp_path, name, pack):
+def test_a_text_file_is_one_document_for_every_compression(tmp_path, name, pack):
     (tmp_path / name).write_bytes(pack("one\n\ntwo é\n".encode()))
     assert documents(tmp_path / name) == ["one\n\ntwo é\n"]
 
@@ -52,7 +52,7 @@ def test_a_json_line_is_a_document(tmp_path, name, pack):
     st.lists(st.text("ab\n <|>é", max_size=12).map(lambda t: t.replace(MARK, "")), min_size=1, max_size=5),
     st.integers(1, 40),
 )
-def test_marks_part_documents_however_the_file_is_read(tmp_path_factory, texts, chunk):
+def test_end_of_text_marks_separate_documents_for_every_chunk_size(tmp_path_factory, texts, chunk):
     texts = [text.strip("\n") for text in texts]
     path = tmp_path_factory.mktemp("marks") / "a.txt"
     path.write_text(f"\n{MARK}\n".join(texts), encoding="utf-8", newline="")
@@ -61,7 +61,7 @@ def test_marks_part_documents_however_the_file_is_read(tmp_path_factory, texts, 
         assert documents(path) == [text for text in texts if text.strip()]
 
 
-def test_a_mark_within_a_line_parts_too_and_one_at_the_end_opens_nothing(tmp_path):
+def test_an_end_of_text_mark_within_a_line_separates_documents_and_one_at_the_end_adds_none(tmp_path):
     (tmp_path / "a.txt").write_text(f"one{MARK}two\n{MARK}\n")
     statistics = ReadStatistics()
     assert documents(tmp_path / "a.txt", statistics=statistics) == ["one", "two"]
@@ -77,7 +77,7 @@ def test_carriage_returns_and_the_byte_order_mark_are_dropped_and_counted(tmp_pa
     assert (statistics.crlf, statistics.bom) == (2, 1)
 
 
-def test_the_place_of_a_bad_byte_is_told(tmp_path, monkeypatch):
+def test_the_position_of_an_invalid_byte_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(documents_module, "CHUNK", 7)
     (tmp_path / "a.txt").write_bytes("ééééé".encode() + b"ab\xffcd")
     with pytest.raises(ValueError, match="byte 12 is 0xff"):

@@ -70,7 +70,7 @@ def test_an_unchanged_text_is_not_read_again(text, cache, monkeypatch):
     assert text not in opened
 
 
-def test_a_damaged_note_is_not_believed(text, cache):
+def test_a_damaged_cached_hash_is_ignored(text, cache):
     (note,) = (cache / "hashes").iterdir()
     right = sha(text, cache)
     for content in ("", "[]", "{}", note.read_text().replace(right, "x"), note.read_text()[:-5]):
@@ -78,7 +78,7 @@ def test_a_damaged_note_is_not_believed(text, cache):
         assert sha(text, cache) == right
 
 
-def test_a_cache_that_may_not_be_written_to_only_costs_time(text, cache, monkeypatch):
+def test_files_are_hashed_again_if_the_cache_is_read_only(text, cache, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 

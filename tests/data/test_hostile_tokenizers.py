@@ -95,7 +95,7 @@ def test_a_tokenizer_that_ends_its_process_is_refused(tmp_path, monkeypatch):
         from_files(written(tmp_path, word_level()), "bad.json")
 
 
-def test_a_trial_runs_nothing_of_the_working_directory(tmp_path, monkeypatch):
+def test_trying_out_a_tokenizer_runs_no_file_of_the_working_directory(tmp_path, monkeypatch):
     for name in ("tokenizers", "resource", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
@@ -104,7 +104,7 @@ def test_a_trial_runs_nothing_of_the_working_directory(tmp_path, monkeypatch):
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_trial_is_made_once_and_not_for_byte_level_bpe(tmp_path, monkeypatch):
+def test_a_tokenizer_is_tried_out_once_and_byte_level_bpe_never(tmp_path, monkeypatch):
     trials = []
     real = tokenizer_check.PythonProcess
     monkeypatch.setattr(
@@ -127,7 +127,7 @@ def test_a_stored_tokenizer_is_checked_too():
         Tokenizer.from_json(stored)
 
 
-def test_merges_are_not_left_out_at_random(tmp_path):
+def test_bpe_dropout_in_a_tokenizer_file_is_ignored(tmp_path):
     parts = bpe()
     parts["model"]["dropout"] = 0.9
     tokenizer = from_files(written(tmp_path, parts), "dropout.json")

@@ -29,7 +29,7 @@ def test_a_local_dataset_is_a_corpus_with_its_splits(tmp_path, cache, monkeypatc
 
 
 @pytest.mark.skipif(not HERE, reason="the extra `data` (datasets) is not installed")
-def test_a_dataset_without_text_tells_its_columns(tmp_path, cache, monkeypatch):
+def test_a_dataset_without_a_text_column_is_refused_with_its_columns(tmp_path, cache, monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache / "datasets")

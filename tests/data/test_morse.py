@@ -14,7 +14,7 @@ def test_characters_become_their_code_and_a_separator_and_others_stay():
     assert to_morse("ß é ½\t") == "ß é ½\t"
 
 
-def test_the_code_has_no_two_characters_alike_and_no_figure_of_another_length():
+def test_morse_codes_are_distinct_and_have_the_right_lengths():
     codes = [code for letter, code in CODE.items() if not letter.islower()]
     assert len(set(codes)) == len(codes) == 26 + 10 + 13
     assert {len(code) for code in FIGURES.values()} == {5}
@@ -57,7 +57,7 @@ def test_shakespeare_in_morse_has_three_main_tokens_and_its_known_number_of_jump
 
 
 @pytest.mark.parametrize("text", ["SOS", "ab 7!\n", "Nay; 'tis.  - (no)", "ß é ½\t", "", " leading", "".join(CODE)])
-def test_what_was_converted_can_be_decoded(text):
+def test_morse_code_is_decoded_to_the_original_text_in_upper_case(text):
     letters = "".join(letter.upper() if letter in CODE else letter for letter in text)
     assert from_morse(to_morse(text)) == letters
 

@@ -67,7 +67,7 @@ def test_a_device_without_end_is_refused(cache, device):
     assert not left(cache)
 
 
-def test_a_tokenizer_is_not_read_for_ever(monkeypatch):
+def test_an_endless_tokenizer_file_is_refused(monkeypatch):
     monkeypatch.setattr("hopflow.data.subwords.LARGEST_FILE", 1 << 20)
     with pytest.raises(ValueError, match="larger than any tokenizer"):
         hf.data.load("docs", tokens="/dev/zero", length=8)
@@ -83,7 +83,7 @@ def test_the_limit_leaves_half_of_the_disk(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "plenty"])
-def test_a_limit_that_is_none_is_refused(monkeypatch, tmp_path, value):
+def test_an_invalid_pipe_limit_is_refused(monkeypatch, tmp_path, value):
     monkeypatch.setenv(piped_text.VARIABLE, value)
     with pytest.raises(ValueError, match=f"HOPFLOW_PIPE_GIB must be a number of GiB above 0.*{value}"):
         piped_text.limit(tmp_path)
@@ -114,7 +114,7 @@ def test_the_copy_of_a_killed_process_is_removed_at_the_next_start(tmp_path, cac
     assert not left(cache)
 
 
-def test_pipes_at_the_same_time_have_places_of_their_own(cache):
+def test_pipes_that_are_read_at_the_same_time_have_separate_copies(cache):
     both = threading.Barrier(2)
     found: list[bytes] = []
 
@@ -133,7 +133,7 @@ def test_pipes_at_the_same_time_have_places_of_their_own(cache):
     assert not left(cache)
 
 
-def test_a_full_disk_names_the_copy(cache):
+def test_a_copy_of_a_pipe_that_does_not_fit_on_the_disk_is_named_in_the_error(cache):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
     try:

@@ -22,7 +22,7 @@ def test_a_revision_is_written_behind_an_at_sign():
     assert split("org/name@v1.2") == ("org/name", "v1.2")
 
 
-def test_the_first_use_decides_and_another_revision_is_asked_for_by_name(cache):
+def test_the_revision_of_the_first_use_is_kept_until_another_one_is_named(cache):
     assert pin("org/name", cache).wanted is None
     pin("org/name", cache).record(OLD, (), Progress(None))
     assert pin("org/name", cache).wanted == OLD
@@ -45,7 +45,7 @@ def test_files_that_changed_under_the_same_commit_are_refused(cache, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"revision": 3}', '{"revision": "../../etc"}'])
-def test_a_damaged_record_is_not_believed(cache, content):
+def test_a_damaged_record_of_a_revision_is_ignored(cache, content):
     pin("org/name", cache).record(OLD, (), Progress(None))
     (file,) = (cache / "revisions").iterdir()
     file.write_text(content)

@@ -29,7 +29,7 @@ SPOKEN = st.lists(
 
 
 def in_segments(tokenizer, text, size, step):
-    """The ids of a text that comes in chunks of `step` characters and is tokenised in segments of about `size`."""
+    """The ids of a text that comes in chunks of `step` characters and is tokenized in segments of about `size`."""
     starts = range(0, max(len(text), 1), step)
     chunks = [DocumentChunk(text[i : i + step], i + step >= len(text)) for i in starts]
     statistics = ReadStatistics()
@@ -50,7 +50,7 @@ def window(size):
 
 @given(SPOKEN, st.integers(1, 20), st.integers(1, 9))
 @example("it's  the\n\n times", 3, 2)
-def test_bpe_in_segments_is_bpe_of_the_whole(pairs, text, size, step):
+def test_bpe_in_segments_equals_bpe_of_the_complete_text(pairs, text, size, step):
     whole = pairs._encode_batch([text])[0]
     with window(8):
         assert in_segments(pairs, text, size, step)[0] == whole
@@ -58,19 +58,19 @@ def test_bpe_in_segments_is_bpe_of_the_whole(pairs, text, size, step):
 
 @given(SPOKEN)
 @example("½5 a½5 don't  x\x1cy a\u0301b _a a_ 日a a日 it's'll")
-def test_bpe_word_by_word_is_bpe_of_the_whole(pairs, text):
+def test_bpe_word_by_word_equals_bpe_of_the_complete_text(pairs, text):
     assert pairs._word_cache is not None
     assert pairs.encode(text) == pairs._encode_batch([text])[0]
 
 
-def test_no_character_is_a_blank_or_a_mark_to_one_side_only(pairs):
+def test_every_unicode_character_is_tokenized_in_segments_as_in_one_piece(pairs):
     """Every character of the basic plane, after and before letters, marks, figures and blanks."""
     points = [point for point in range(0x10000) if not 0xD800 <= point < 0xE000]
     texts = ["".join(f"!{c}!a{c}b{c}1{c} {c}" for c in map(chr, points[i : i + 64])) for i in range(0, len(points), 64)]
     assert [ids.tolist() for ids in pairs.encode_all(texts)] == pairs._encode_batch(texts)
 
 
-def test_what_gpt2_gives_for_real_text_word_by_word(shared):
+def test_gpt2_ids_of_real_text_word_by_word_equal_those_of_the_complete_text(shared):
     gpt2 = from_files(shared / "gpt2-bpe", "gpt2")
     with (shared / "openwebtext" / "openwebtext-1000.jsonl").open(encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line, _ in zip(file, range(60), strict=False)]
@@ -98,7 +98,7 @@ def test_a_cut_within_a_word_changes_ids(pairs):
         assert pairs.encode(left + right) != pairs.encode(left) + pairs.encode(right)
 
 
-def test_long_lines_are_cut(bpe):
+def test_long_lines_are_split_into_segments_without_changing_ids(bpe):
     text = "the times " * 50_000
     ids, parts, statistics = in_segments(bpe, text, 1 << 12, 1 << 14)
     assert parts > 100
@@ -114,7 +114,7 @@ def test_a_line_without_blanks_is_cut_where_letters_end(bpe):
     assert statistics.forced_cuts == 0
 
 
-def test_a_word_without_end_is_cut_and_counted(bpe, monkeypatch):
+def test_an_extremely_long_word_is_split_and_counted(bpe, monkeypatch):
     monkeypatch.setattr(segments_module, "LONGEST", 10_000)
     _, parts, statistics = in_segments(bpe, "a" * 35_000, 1_000, 4_000)
     assert statistics.forced_cuts == parts - 1 == 3

@@ -32,7 +32,7 @@ def again(tmp_path, progress=None):
     return hf.data.load(tmp_path / "text.txt", length=16, progress=progress)
 
 
-def test_the_header_says_what_the_files_hold(corpus):
+def test_the_header_of_a_store_describes_its_files(corpus):
     folder = corpus.store.folder
     header = json.loads((folder / "header.json").read_text())
     assert header["dtype"] == "|u1"
@@ -51,7 +51,7 @@ def test_tokens_take_as_few_bytes_as_the_vocabulary_allows(size, dtype):
     assert store_module._dtype(size) == np.dtype(dtype)
 
 
-def test_tokens_are_mapped_not_read(corpus):
+def test_tokens_of_a_store_are_memory_mapped(corpus):
     assert isinstance(corpus.store.tokens("train"), np.memmap)
 
 
@@ -93,7 +93,7 @@ def test_a_header_of_a_later_format_is_not_read(corpus):
 
 
 @pytest.mark.parametrize("call", range(1, 12))
-def test_a_full_disk_leaves_no_store_and_no_litter(tmp_path, cache, monkeypatch, call):
+def test_a_full_disk_leaves_no_store_and_no_temporary_files(tmp_path, cache, monkeypatch, call):
     """ENOSPC at each fsync, the moment at which a full disk is told at the latest."""
     (tmp_path / "text.txt").write_text(TEXT)
     calls, fsync = [], os.fsync
@@ -143,7 +143,7 @@ def killed_at(moment, path):
 
 
 @pytest.mark.parametrize("moment", range(2, 14))  # the first step belongs to the note of the source's hash
-def test_a_kill_leaves_nothing_that_is_then_used(tmp_path, cache, moment):
+def test_a_store_that_was_killed_while_it_was_written_is_not_used(tmp_path, cache, moment):
     (tmp_path / "text.txt").write_text(TEXT)
     child = forked(lambda: killed_at(moment, tmp_path / "text.txt"))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -179,7 +179,7 @@ def test_a_process_that_waits_for_another_says_so(tmp_path):
     os.waitpid(child, 0)
 
 
-def test_without_locks_the_quicker_process_wins(tmp_path, monkeypatch):
+def test_without_file_locks_the_first_process_to_finish_a_store_wins(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic, "fcntl", None)
     folder = tmp_path / "store"
 
@@ -242,7 +242,7 @@ def test_a_changed_file_of_a_store_is_noticed_although_size_and_time_are_kept(co
     assert any("preparing it again" in words for words in said)
 
 
-def test_a_file_of_a_store_is_read_once_and_then_only_looked_at(corpus, monkeypatch):
+def test_an_unchanged_file_of_a_store_is_hashed_only_once(corpus, monkeypatch):
     time.sleep(2 * YOUNG / 1e9)
     Store.open(corpus.store.folder)
     digests = []

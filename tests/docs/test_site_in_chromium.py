@@ -43,7 +43,7 @@ def test_pictures_follow_the_reader_and_the_switch(browser, site, page):
         assert brightness(visit, picture) > 0.8
         visit.page.locator(".md-header__option label:visible").first.click()
         visit.page.wait_for_function("() => document.body.dataset.mdColorScheme === 'slate'")
-        visit.page.wait_for_timeout(500)  # colours fade
+        visit.page.wait_for_timeout(500)  # colors fade
         assert brightness(visit, picture) < 0.4
 
 

@@ -248,6 +248,22 @@ def test_with_one_tokenizer_bits_per_character_are_left_out_of_the_page(run):
     assert "b0_bits_per_char" in {one["quantity"] for one in found.as_json()["lines"]}
 
 
+def test_quantities_have_the_names_of_the_tables_of_eval(run):
+    names = {
+        "entropy_bits": "entropy, bits",
+        "distinct_2": "distinct 2-grams",
+        "calls": "network calls",
+        "jumps": "hops",
+        "dynamic_cost_squared_embedding": "cost of samples (squared embedding)",
+        "predicted_jumps": "predicted hops",
+    }
+    rows = [sample(quantity, 5.0, 0.1, 8) for quantity in names]
+    text = page(Comparison.of([run("a", *rows, size="s"), run("b", *rows, size="s")]))
+    shown = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")}
+    assert shown >= set(names.values())
+    assert not shown & set(names)
+
+
 def test_samples_of_different_tokenizers_are_compared_only_by_a_judge_of_texts(run):
     rows = [sample("gen_ppl", 50, 1, 8), sample("entropy_bits", 6, 0.1, 8), sample("jumps", 90, 1, 8)]
     rows.append(sample("gen_ppl", 40, 1, 16))
@@ -579,8 +595,8 @@ def test_missing_unevaluated_single_or_repeated_runs_are_one_message_each(run, h
     a = run("a", row())
     Path("empty").mkdir()
     cases = {
-        (): "name two or more runs",
-        (a,): "name two or more runs",
+        (): "compare needs two or more runs",
+        (a,): "compare needs two or more runs",
         (a, a): "named twice",
         (a, "./a"): "named twice",
         (a, "nowhere"): "nowhere is not a folder",

@@ -119,9 +119,9 @@ def test_a_perfect_correlation_and_its_words():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="one number per run; got 5 and 4"):
+    with pytest.raises(ValueError, match="one number per run, got 5 and 4"):
         correlations([1, 2, 3, 4, 5], [1, 2, 3, 4])
-    with pytest.raises(ValueError, match="at least 5 runs; got 4"):
+    with pytest.raises(ValueError, match="at least 5 runs, got 4"):
         correlations([1, 2, 3, 4], [1, 2, 3, 4])
     with pytest.raises(ValueError, match="finite"):
         correlations([1, 2, 3, 4, math.nan], [1, 2, 3, 4, 5])

@@ -148,7 +148,7 @@ def test_a_run_without_tokenizer_or_length_cannot_read_texts(tmp_path):
         sets.named("x.txt", nameless)
     with pytest.raises(ValueError, match="pass length=TOKENS"):
         sets.named("x.txt", EvaluatedModel(known.model, None, "runs/a", Bytes()))
-    with pytest.raises(ValueError, match="detokenise must be one of auto, as is, words, wikitext; got moses"):
+    with pytest.raises(ValueError, match="detokenise must be one of auto, as is, words, wikitext, got moses"):
         sets.named("x.txt", known, detokenise="moses")
 
 

@@ -183,9 +183,12 @@ def test_samples_with_the_corrector_hop_more_often():
         (lambda m, f, x: ((m, f, x), {"step": 3}), "unknown key 'step'; did you mean 'steps'"),
         (
             lambda m, f, x: ((m, f, x), {"coupling": "exakt"}),
-            "coupling must be own, exact, sinkhorn or none; got 'exakt'",
+            "coupling must be own, exact, sinkhorn or none, got 'exakt'",
         ),
-        (lambda m, f, x: ((m, f, x), {"coupling": "exact", "ot_n": 99}), "ot_n=99 is more than the 16 sequences"),
+        (
+            lambda m, f, x: ((m, f, x), {"coupling": "exact", "ot_n": 99}),
+            "ot_n must be at most 16, the number of sequences, got 99",
+        ),
         (lambda m, f, x: ((m, f, x), {"eps": 0.1}), "eps is a setting of coupling=sinkhorn"),
         (lambda m, f, x: ((m, f, x), {"rows": 1}), "rows must be ≥ 2"),
     ],

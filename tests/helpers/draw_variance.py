@@ -63,7 +63,7 @@ _QUARTILES = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
 def measure(name: str, estimator: Estimator, *, repeats: int = 16, blocks: int = 8, seed: int = 0) -> DrawNoise:
     """The noise of an estimator over blocks × repeats seeds."""
     if repeats < 2 or blocks < 2:
-        raise ValueError(f"a variance needs 2 repeats and its spread 2 blocks; got {repeats} and {blocks}")
+        raise ValueError(f"a variance needs 2 repeats and its spread 2 blocks, got {repeats} and {blocks}")
     results = [estimator(seed + i) for i in range(blocks * repeats)]
     nats, calls = torch.tensor([nats for nats, _ in results], dtype=torch.float64), results[0][1]
     costs = calls * nats.view(blocks, repeats).var(1)

@@ -122,7 +122,7 @@ def test_a_float64_network_stays_in_float64():
 
 def test_unknown_precision_and_compile_values_are_rejected():
     model, flow = Small(Vocab(20)), Flow(Uniform(Vocab(20)))
-    with pytest.raises(ValueError, match="one of auto, float32, bf16; got 'half'"):
+    with pytest.raises(ValueError, match="one of auto, float32, bf16, got 'half'"):
         generate(model, flow, n=1, length=4, precision="half")
     with pytest.raises(ValueError, match="one of auto, float32, bf16"):
         nll_bound(model, flow, torch.zeros(4, 4, dtype=torch.long), precision="fp16")

@@ -82,7 +82,7 @@ REFUSED = re.compile(
 
 
 def licence(package: metadata.Distribution) -> str:
-    """What a package declares; a licence pasted in full is judged by its first line."""
+    """What a package declares; a license pasted in full is judged by its first line."""
     fields = package.metadata
     classifiers = [line for line in fields.get_all("Classifier") or [] if line.startswith("License ::")]
     declared = fields.get("License-Expression") or " ".join(classifiers) or fields.get("License") or "unknown"

@@ -193,7 +193,7 @@ def test_the_defaults_for_a_text_follow_the_device_unless_they_are_named(text, m
     assert (defaults(), defaults(device="cpu"), defaults(base="text")) == ("text_gpu", "text", "text")
     with pytest.raises(ValueError, match="did you mean 'text_gpu'"):
         resolve(text, {"base": "text_gpus"})
-    with pytest.raises(ValueError, match="base chooses the defaults for a text file"):
+    with pytest.raises(ValueError, match="base is only for text files"):
         resolve("morse_laptop", {"base": "text"})
 
 

@@ -1,4 +1,4 @@
-"""Figures: SVG with CSS variables as colours, PNG, and equal bytes for equal numbers."""
+"""Figures: SVG with CSS variables as colors, PNG, and equal bytes for equal numbers."""
 
 import re
 import xml.etree.ElementTree as ElementTree

@@ -1,4 +1,4 @@
-"""The page in a browser: at several widths, in light and dark colours, and in print."""
+"""The page in a browser: at several widths, in light and dark colors, and in print."""
 
 import io
 import json
@@ -259,6 +259,14 @@ def test_in_print_nothing_is_cut_off(browser, page):
         assert visit.contrasts()[0][0] >= 4.5
         assert visit.page.pdf(format="A4").startswith(b"%PDF")
         check_page(visit, page)
+
+
+@pytest.mark.parametrize("width", [1100, 1440])
+def test_every_table_of_two_runs_fits_a_laptop_screen(browser, two, width):
+    with browser.open(two, width) as visit:
+        visit.run("() => document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        fits = "() => [...document.querySelectorAll('.table')].filter((t) => t.scrollWidth > t.clientWidth).length"
+        assert visit.run(fits) == 0
 
 
 def test_every_entry_of_the_contents_leads_to_its_section(browser, two):

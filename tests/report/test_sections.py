@@ -339,7 +339,7 @@ def test_many_runs_all_have_a_summary_row_and_only_the_first_have_details(tmp_pa
 
 
 def test_a_report_on_no_run_is_an_error():
-    with pytest.raises(ValueError, match="name a run"):
+    with pytest.raises(ValueError, match="report needs a run"):
         compose([])
 
 

@@ -35,14 +35,14 @@ def same(one: Checkpoint, other: Checkpoint) -> bool:
     )
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_a_saved_checkpoint_is_loaded_unchanged(tmp_path):
     checkpoint.save(tmp_path, example(7))
     found = checkpoint.latest(tmp_path)
     assert found is not None
     assert same(found, example(7))
 
 
-def test_the_newest_is_loaded_and_the_older_ones_go(tmp_path):
+def test_the_newest_checkpoint_is_loaded_and_older_ones_are_pruned(tmp_path):
     for step in (5, 900, 10_000_000_000, 20):
         checkpoint.save(tmp_path, example(step))
     checkpoint.prune(tmp_path, 2)
@@ -50,7 +50,7 @@ def test_the_newest_is_loaded_and_the_older_ones_go(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_the_best_one_is_kept_beside_the_newest(tmp_path):
+def test_the_best_checkpoint_is_kept_in_addition_to_the_newest(tmp_path):
     for step in (1, 2, 3, 4, 5):
         checkpoint.save(tmp_path, example(step))
     checkpoint.prune(tmp_path, 2, best=2)
@@ -60,19 +60,19 @@ def test_the_best_one_is_kept_beside_the_newest(tmp_path):
     assert checkpoint.folder_of(tmp_path, 4).is_dir()
 
 
-def test_an_empty_folder_has_none(tmp_path):
+def test_an_empty_folder_has_no_checkpoint(tmp_path):
     assert checkpoint.latest(tmp_path) is None
     assert checkpoint.latest(tmp_path / "missing") is None
 
 
-def test_saving_the_same_step_again_leaves_the_whole_one_alone(tmp_path):
+def test_saving_the_same_step_again_leaves_an_intact_checkpoint_unchanged(tmp_path):
     folder = checkpoint.save(tmp_path, example(3))
     before = (folder / "state.json").stat().st_mtime_ns
     checkpoint.save(tmp_path, example(3))
     assert (folder / "state.json").stat().st_mtime_ns == before
 
 
-def test_saving_over_a_damaged_one_replaces_it(tmp_path):
+def test_saving_over_a_damaged_checkpoint_replaces_it(tmp_path):
     folder = checkpoint.save(tmp_path, example(3))
     (folder / "model.safetensors").write_bytes(b"")
     checkpoint.save(tmp_path, example(3))
@@ -167,7 +167,7 @@ def test_a_state_that_names_a_file_elsewhere_is_refused(tmp_path):
     ],
     ids=str,
 )
-def test_a_state_with_a_right_digest_and_wrong_content_is_damaged(tmp_path, change):
+def test_a_state_file_with_a_correct_hash_and_invalid_content_is_reported_as_damaged(tmp_path, change):
     folder = checkpoint.save(tmp_path, example(1))
     state = json.loads((folder / "state.json").read_text().rsplit("\n", 2)[0])
     body = json.dumps({**state, **change})
@@ -176,7 +176,7 @@ def test_a_state_with_a_right_digest_and_wrong_content_is_damaged(tmp_path, chan
         checkpoint.load(folder)
 
 
-def test_a_state_of_a_single_line_is_said_to_be_another_file(tmp_path):
+def test_a_state_file_of_a_single_line_is_reported_as_incomplete(tmp_path):
     folder = checkpoint.save(tmp_path, example(3))
     (folder / "state.json").write_text("junk")
     with pytest.raises(DamagedFile, match=r"state\.json is damaged: it is incomplete"):
@@ -286,13 +286,13 @@ def kill_while_saving(home: Path, kills: int, seed: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_process_killed_while_saving_leaves_a_whole_checkpoint_and_no_litter(tmp_path):
+def test_a_process_killed_while_saving_leaves_a_complete_checkpoint_and_no_temporary_files(tmp_path):
     kill_while_saving(tmp_path, 20, seed=0)
 
 
 @pytest.mark.torture
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_two_hundred_kills_while_saving_leave_a_whole_checkpoint_each(tmp_path):
+def test_two_hundred_kills_while_saving_each_leave_a_complete_checkpoint(tmp_path):
     kill_while_saving(tmp_path, 200, seed=1)
 
 
@@ -332,7 +332,7 @@ def test_a_special_huge_or_half_written_file_is_named_and_the_checkpoint_before_
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SPECIAL if kind != "a folder"])
-def test_what_lies_in_the_place_of_a_checkpoint_is_none_and_is_replaced(tmp_path, kind):
+def test_a_file_with_the_name_of_a_checkpoint_is_not_listed_and_is_replaced_by_saving(tmp_path, kind):
     checkpoint.save(tmp_path, example(1))
     SPECIAL[kind](tmp_path / "step-000000002")
     assert checkpoint.steps(tmp_path) == [1]
@@ -378,7 +378,7 @@ def test_a_reader_of_a_checkpoint_that_is_pruned_meanwhile_takes_the_newer_one(t
         assert checkpoint.newest_group(tmp_path, "missing") is None
 
 
-def test_a_checkpoint_that_somebody_else_removes_first_is_no_error_of_pruning(tmp_path, monkeypatch):
+def test_pruning_ignores_a_checkpoint_that_another_process_has_removed(tmp_path, monkeypatch):
     for step in (1, 2):
         checkpoint.save(tmp_path, example(step))
     monkeypatch.setattr(checkpoint, "step_folders", lambda home: [home / "step-000000000", home / "step-000000002"])

@@ -161,7 +161,7 @@ def test_a_seed_means_the_same_events_and_random_numbers_on_every_device(device,
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_tokens_of_a_flat_tail_are_found_in_their_places(device):
+def test_tokens_with_tiny_equal_probabilities_are_drawn_at_the_right_index(device):
     row = torch.full((50_001,), 2e-8).log()
     row[0] = torch.tensor(0.999).log()
     place = torch.randint(50_000, (200,), generator=toys.generator(0))

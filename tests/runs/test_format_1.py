@@ -105,7 +105,7 @@ def test_a_run_of_format_1_ends_with_the_same_weights_with_and_without_newer_key
 def test_a_run_of_format_1_is_not_resumed_with_another_value_of_a_key_it_has_or_lacks(run, hopflow, changed):
     result = hopflow("train", run, "steps=6", changed)
     assert result.code != 0
-    assert "holds another run" in result.err
+    assert "contains another run" in result.err
     key, value = changed.split("=")
     assert f"{key}: " in result.err
     assert f"{value} now" in result.err

@@ -61,12 +61,12 @@ def test_a_missing_argument_without_default_stays_missing():
     assert "part.needed" not in with_defaults(old, {}, {"part": Outer(3)})
 
 
-def test_the_default_is_not_the_value_that_is_asked_for():
+def test_a_missing_argument_is_completed_by_its_default_and_not_by_the_requested_value():
     old = {key: value for key, value in identity(Outer(3)).items() if key != "part.number"}
     assert with_defaults(old, {}, {"part": Outer(3, number=2.0)})["part.number"] == 0.5
 
 
-def test_another_class_is_not_completed():
+def test_arguments_of_another_class_are_not_completed_by_defaults():
     flow = Flow(SOURCE, coupling=ExactOT())
     old = flatten("flow", to_plain(flow))
     assert with_defaults(old, {}, {"flow": Flow(SOURCE, coupling=SinkhornOT())}) == old
@@ -85,7 +85,7 @@ def settle(path, asked):
         return folder.settle(asked, {}, set(), lambda saved: with_defaults(saved, {"clip": 1.0}, {}))
 
 
-def test_a_run_that_is_older_than_a_setting_goes_on_with_its_default_and_keeps_its_hash(tmp_path):
+def test_a_run_that_is_older_than_a_setting_is_resumed_with_its_default_and_the_same_hash(tmp_path):
     with RunFolder(tmp_path) as folder:
         folder.settle({"lr": 0.1}, {}, set())
     kept = settle(tmp_path, {"lr": 0.1, "clip": 1.0})

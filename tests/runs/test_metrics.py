@@ -23,7 +23,7 @@ def test_a_row_is_a_json_line_and_a_csv_line(tmp_path):
     assert tuple(rows[0]) == COLUMNS
 
 
-def test_rows_after_the_checkpoint_are_written_anew(tmp_path):
+def test_metrics_after_the_checkpoint_are_written_again(tmp_path):
     with Metrics(tmp_path, 0) as metrics:
         for step in range(10):
             metrics.add({"step": step, "loss": 1.0})
@@ -36,7 +36,7 @@ def test_rows_after_the_checkpoint_are_written_anew(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_number_that_is_none_never_reaches_a_report(tmp_path, bad):
+def test_a_metric_that_is_not_finite_is_refused_and_not_written(tmp_path, bad):
     with Metrics(tmp_path, 0) as metrics, pytest.raises(ValueError, match="loss"):
         metrics.add({"step": 3, "loss": bad})
     assert read(tmp_path / "metrics.jsonl") == []
@@ -45,7 +45,7 @@ def test_a_number_that_is_none_never_reaches_a_report(tmp_path, bad):
 @pytest.mark.parametrize(
     "bad", ["[1]", '{"loss": 1}', '{"step": "1"}', '{"step": true}', "\x00\x00", '{"step": 1, "lo']
 )
-def test_a_bad_line_is_named_and_all_other_rows_are_kept_also_by_a_run_that_goes_on(tmp_path, bad):
+def test_a_damaged_metrics_line_is_reported_and_all_other_rows_are_kept_when_the_run_resumes(tmp_path, bad):
     good = [{"step": step, "loss": 1.0} for step in range(40)]
     lines = [json.dumps(row) for row in good]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines[:7], bad, *lines[7:]]) + "\n")
@@ -58,7 +58,7 @@ def test_a_bad_line_is_named_and_all_other_rows_are_kept_also_by_a_run_that_goes
 
 
 @pytest.mark.parametrize("odd", ["NaN", "-Infinity", "1e999", '"x"', "[1]", "null"])
-def test_a_value_that_is_no_number_costs_neither_its_row_nor_the_run(tmp_path, odd):
+def test_an_invalid_value_in_a_metrics_row_does_not_lose_the_row(tmp_path, odd):
     (tmp_path / "metrics.jsonl").write_text(
         f'{{"step": 0, "b0_ppl": {odd}, "loss": 1.5}}\n{{"step": 1, "b0_ppl": 7}}\n'
     )

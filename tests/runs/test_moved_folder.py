@@ -51,7 +51,7 @@ def is_complete(folder, expected) -> bool:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="a rename is followed by /proc")  # noqa: PTH112
-def test_a_run_whose_folder_is_renamed_goes_on_there(tmp_path, expected, caplog):
+def test_a_run_whose_folder_is_renamed_continues_there(tmp_path, expected, caplog):
     done = run(tmp_path / "run", lambda: (tmp_path / "run").rename(tmp_path / "better name"))
     assert done.path == tmp_path / "better name"
     assert f"was renamed: the run continues in {tmp_path / 'better name'}" in caplog.text
@@ -59,14 +59,14 @@ def test_a_run_whose_folder_is_renamed_goes_on_there(tmp_path, expected, caplog)
     assert [folder.name for folder in tmp_path.iterdir()] == ["better name"]
 
 
-def test_a_run_whose_folder_is_deleted_goes_on_in_a_new_one_with_all_its_rows(tmp_path, expected, caplog):
+def test_a_run_whose_folder_is_deleted_continues_in_a_new_folder_with_all_its_rows(tmp_path, expected, caplog):
     done = run(tmp_path / "run", lambda: shutil.rmtree(tmp_path / "run"))
     assert done.path == tmp_path / "run"
     assert "run was deleted: the run continues in" in caplog.text
     assert is_complete(tmp_path / "run", expected)
 
 
-def test_a_run_whose_folder_another_one_has_taken_goes_on_beside_it(tmp_path, expected):
+def test_a_run_whose_folder_is_used_by_another_run_continues_in_the_next_free_folder(tmp_path, expected):
     others = []
 
     def replace():
@@ -127,7 +127,7 @@ def test_rows_are_durable_before_the_checkpoint_that_counts_them(tmp_path, monke
     assert saves == [True] * STEPS
 
 
-def test_a_row_that_somebody_damaged_costs_no_other_row_of_a_run_that_goes_on(tmp_path):
+def test_one_damaged_metrics_row_does_not_affect_the_other_rows_of_a_resumed_run(tmp_path):
     run(tmp_path, steps=6)
     file = tmp_path / "metrics.jsonl"
     lines = file.read_text().splitlines(keepends=True)
@@ -137,7 +137,7 @@ def test_a_row_that_somebody_damaged_costs_no_other_row_of_a_run_that_goes_on(tm
     assert [row["step"] for row in read(file)] == [0, 2, 3, 4, 5, 6, 7]
 
 
-def test_who_reads_a_run_that_keeps_one_checkpoint_always_gets_a_whole_one(tmp_path):
+def test_a_reader_of_a_run_that_keeps_one_checkpoint_always_gets_a_complete_one(tmp_path):
     """Twenty checkpoints are saved and pruned while two readers load whatever is the newest."""
     run(tmp_path, keep=1, steps=2)
     home, over, failed, read_steps = tmp_path / "checkpoints", threading.Event(), [], set()

@@ -78,7 +78,7 @@ def test_a_network_comes_back_bit_by_bit(tmp_path, network, dtype):
     assert (found.flow, found.tokenizer, found.recipe) == (None, None, None)
 
 
-def test_a_loaded_network_says_the_same_and_learns(tmp_path):
+def test_a_loaded_network_has_the_same_outputs_and_can_be_trained(tmp_path):
     network = transformer().eval()
     loaded = from_pretrained(save_pretrained(tmp_path, network)).model
     xt, t = torch.randint(VOCAB.size, (2, 4), generator=generator(0)), torch.tensor([0.2, 0.9])
@@ -132,7 +132,7 @@ def test_the_config_is_readable_and_complete(tmp_path):
     assert set(config["sha256"]) == {"config.json", "model.safetensors"}
 
 
-def test_saving_is_public(tmp_path):
+def test_save_pretrained_and_from_pretrained_are_public_names(tmp_path):
     assert hopflow.from_pretrained(hopflow.save_pretrained(str(tmp_path), transformer())).flow is None
 
 
@@ -162,7 +162,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("make", [Tied, lambda: MLP(VOCAB, 4)], ids=["tied", "mlp"])
-def test_a_module_of_ones_own_is_filled(tmp_path, make):
+def test_a_custom_module_is_loaded_from_a_saved_folder(tmp_path, make):
     torch.manual_seed(0)
     mine = make()
     save_pretrained(tmp_path, mine, FLOW)
@@ -187,7 +187,7 @@ def test_a_module_that_does_not_fit_is_refused_and_left_as_it_was(tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
 
 
-def test_what_is_no_tensor_is_not_saved(tmp_path):
+def test_a_state_entry_that_is_not_a_tensor_cannot_be_saved(tmp_path):
     class Odd(nn.Linear):
         def get_extra_state(self):
             return {"code": print}
@@ -454,7 +454,7 @@ def test_an_edited_config_is_noticed(tmp_path):
         from_pretrained(tmp_path)
 
 
-def test_a_name_outside_the_folder_is_not_read(tmp_path):
+def test_a_config_that_names_weights_outside_of_its_folder_is_refused(tmp_path):
     folder = save_pretrained(tmp_path / "run", transformer())
     config = json.loads((folder / "config.json").read_text())
     config["sha256"]["../other.safetensors"] = config["sha256"].pop("model.safetensors")
@@ -463,7 +463,7 @@ def test_a_name_outside_the_folder_is_not_read(tmp_path):
         from_pretrained(folder)
 
 
-def test_what_is_missing_is_a_missing_file(tmp_path):
+def test_loading_without_a_folder_config_or_weights_raises_file_not_found(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
         from_pretrained(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match=r"it has no config\.json"):

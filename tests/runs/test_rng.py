@@ -53,6 +53,6 @@ def test_what_a_stream_draws_does_not_depend_on_other_draws():
     assert torch.equal(torch.rand(4, generator=stream(0, "source", 3)), expected)
 
 
-def test_a_key_is_made_of_whole_numbers():
+def test_a_random_stream_key_must_consist_of_integers():
     with pytest.raises(TypeError):
         stream_seed(0, "t", 0.5)

@@ -17,7 +17,7 @@ def settle(path, identity, may_change=frozenset()):
     return (path / "recipe.json").read_bytes()
 
 
-def test_the_same_run_may_go_on(tmp_path):
+def test_the_same_run_may_be_resumed(tmp_path):
     first = settle(tmp_path / "run", {"lr": 1e-3, "steps": 10})
     assert settle(tmp_path / "run", {"lr": 1e-3, "steps": 10}) == first
     assert read_recipe(tmp_path / "run")["recipe_hash"] == recipe_hash({"steps": 10, "lr": 1e-3})
@@ -33,7 +33,7 @@ def test_another_run_is_refused_with_the_keys_that_differ(tmp_path):
         settle(tmp_path, {"lr": 1e-3, "flow.source.kind": "Mask"})
 
 
-def test_a_key_that_may_change_is_not_refused_and_written_once_it_is_said_that_the_run_goes_on(tmp_path):
+def test_a_setting_that_may_change_is_accepted_and_written_when_the_run_continues(tmp_path):
     first = settle(tmp_path, {"steps": 10})
     assert settle(tmp_path, {"steps": 20}, {"steps"}) == first
     with RunFolder(tmp_path) as folder:
@@ -45,7 +45,7 @@ def test_the_hash_depends_on_values_and_not_on_their_order():
     assert recipe_hash({"a": 1, "b": 2}) == recipe_hash({"b": 2, "a": 1}) != recipe_hash({"a": 1, "b": 3})
 
 
-def test_a_folder_with_other_things_is_not_taken(tmp_path):
+def test_a_folder_with_other_files_is_refused_as_a_run_folder(tmp_path):
     (tmp_path / "thesis.tex").write_text("dear")
     with pytest.raises(ValueError, match="not a run"):
         RunFolder(tmp_path)
@@ -65,7 +65,7 @@ def test_a_damaged_recipe_is_named(tmp_path, content):
         read_recipe(tmp_path)
 
 
-def test_what_is_not_a_run_is_named(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match="is not a run"):
         read_recipe(tmp_path)
     with pytest.raises(FileNotFoundError):
@@ -104,16 +104,16 @@ def races(tmp_path, count):
         assert sum(answers.get(timeout=10) for _ in rivals) == 1, number
 
 
-def test_of_several_runs_in_one_folder_one_wins(tmp_path):
+def test_of_several_processes_that_open_one_run_folder_one_wins(tmp_path):
     races(tmp_path, 3)
 
 
 @pytest.mark.torture
-def test_fifty_races_have_one_winner_each(tmp_path):
+def test_of_processes_that_open_one_run_folder_one_wins_in_fifty_races(tmp_path):
     races(tmp_path, 50)
 
 
-def test_the_claim_of_a_killed_process_is_over(tmp_path):
+def test_the_lock_of_a_killed_process_is_released(tmp_path):
     child = os.fork()
     if child == 0:
         RunFolder(tmp_path)

@@ -60,7 +60,7 @@ def test_frequencies_come_back_to_the_last_bit():
     assert torch.equal(again.token_probs(), bag.token_probs())
 
 
-def test_a_flow_reads_as_one_would_write_it():
+def test_a_stored_flow_is_readable_json():
     assert to_plain(Flow(Uniform(Vocab(2)), coupling=ExactOT(Hamming()))) == {
         "kind": "Flow",
         "source": {"kind": "Uniform", "vocab": {"kind": "Vocab", "data": 2, "masks": 0}},
@@ -126,7 +126,7 @@ UNIFORM = to_plain(Flow(Uniform(VOCAB)))
         (Schedule, {"kind": "Polynomial", "m": 2.0}, "Polynomial has no 'm'"),
         (Coupling, {**SINKHORN, "epss": 1.0}, "SinkhornOT has no 'epss'; did you mean 'eps'"),
         (Source, {"kind": "BagOfWords", "vocab": VOCAB_PLAIN}, "BagOfWords needs frequencies, which the data does not"),
-        (Schedule, {"kind": "Polynomial", "n": "2"}, "Schedule.n: Input should be a valid number; got '2'"),
+        (Schedule, {"kind": "Polynomial", "n": "2"}, "Schedule.n: Input should be a valid number, got '2'"),
         (Schedule, {"kind": "Polynomial", "n": True}, "Schedule.n"),
         (Schedule, {"kind": "Polynomial", "n": None}, "Schedule.n"),
         (Schedule, {"kind": "Polynomial", "n": float("nan")}, "finite"),
@@ -197,11 +197,11 @@ def test_hostile_data_is_refused(data):
     assert len(str(refusal.value)) < 500
 
 
-def test_components_may_lie_in_each_other_but_not_without_end():
+def test_nested_components_are_loaded_up_to_a_maximum_depth():
     assert isinstance(from_plain(Schedule, nested(DEPTH)), Positional)
 
 
-def test_two_classes_of_one_name_are_not_guessed_between():
+def test_two_component_classes_with_the_same_name_are_refused():
     @dataclass(frozen=True)
     class Twin(Prediction):
         def shift(self, xt, rest, source):
@@ -267,7 +267,7 @@ def test_random_damage_gives_a_component_or_a_value_error_and_nothing_else():
     assert 0 < built < 400  # such as another number of masks
 
 
-def test_a_kind_is_known_by_its_family_alone():
+def test_importing_the_family_is_enough_to_load_a_stored_component():
     code = """
 from hopflow.couplings import Coupling
 from hopflow.runs.storage import from_plain

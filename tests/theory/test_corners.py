@@ -136,7 +136,7 @@ def test_the_bound_as_a_loss_has_finite_gradients_where_the_target_underflows(lo
     loss.sum().backward()
     assert bool(loss.isfinite().all())
     assert bool(logits.grad.isfinite().all())
-    assert float(logits.grad[..., 2].sum()) < -1  # towards x1
+    assert float(logits.grad[..., 2].sum()) < -1  # toward x1
 
 
 # the oracle itself

@@ -1,4 +1,4 @@
-"""The ratio p_t(neighbour)/p_t(xt) follows from the prediction at one position.  theory.md §5"""
+"""The ratio p_t(neighbor)/p_t(xt) follows from the prediction at one position.  theory.md §5"""
 
 import pytest
 import torch

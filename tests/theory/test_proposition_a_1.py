@@ -1,4 +1,4 @@
-"""Prop. A.1 [proposition1]: the backward term through the ratios of neighbouring states, given x1."""
+"""Prop. A.1 [proposition1]: the backward term through the ratios of neighboring states, given x1."""
 
 import pytest
 import torch

@@ -30,7 +30,7 @@ class SpeedCase:
 
     def __post_init__(self) -> None:
         if self.tokens < 2:
-            raise ValueError(f"tokens must be an integer ≥ 2 (at least 2 tokens), got {self.tokens}")
+            raise ValueError(f"tokens must be an integer ≥ 2, got {self.tokens}")
 
     @classmethod
     def on(cls: type[Case], device: torch.device, **settings: Any) -> Case:

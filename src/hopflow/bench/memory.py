@@ -51,7 +51,7 @@ class PeakMemory:
 
 
 def _resident() -> int:
-    """Resident bytes of this process; where the system does not say, the most there ever were."""
+    """Resident bytes of this process, or the peak where the system does not report the current value."""
     try:
         pages = int(STATM.read_text().split()[1])
     except OSError:

@@ -17,7 +17,7 @@ from ..transport.cost_matrix import CostMatrix
 from ..transport.sinkhorn import TransportPlan, sinkhorn
 
 EPS = 0.01
-"""Regularisation of both Sinkhorn solvers, relative to the largest cost."""
+"""Regularization of both Sinkhorn solvers, relative to the largest cost."""
 TOL = 1e-6
 WORDS = 50_257
 REPEATS = 7

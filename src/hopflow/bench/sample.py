@@ -38,7 +38,7 @@ class SamplingCase(SpeedCase):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.steps or min(self.steps) < 1:
-            raise ValueError(f"steps must be integers ≥ 1 (at least 1 step), got {self.steps}")
+            raise ValueError(f"steps must be integers ≥ 1, got {self.steps}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Speed of a training step: with all optimisations, with each of them left out, and as plain code; in one run."""
+"""Speed of a training step: with all optimizations, with each of them left out, and as plain code; in one run."""
 
 import statistics
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from .training_run import TimedTraining, TrainingCase, Variant
 BLOCKS = 6
 """Alternating blocks of steps with and without couplings: the slowdown is smaller than the noise between runs."""
 MATRIX = 8192
-"""Rows of the square bf16 matrix product whose speed stands for the peak of the device."""
+"""Rows of the square bf16 matrix product whose speed is used as the peak of the device."""
 
 BEST = Variant("as it is")
 PLAIN = Kernels(fused_head=False, short_attention=False, residual_norm=False, gelu_mlp=False)

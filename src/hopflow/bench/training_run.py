@@ -40,12 +40,12 @@ class TrainingCase(SpeedCase):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps < 1:
-            raise ValueError(f"steps must be an integer ≥ 1 (at least 1 step), got {self.steps}")
+            raise ValueError(f"steps must be an integer ≥ 1, got {self.steps}")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to train, with some optimisations left out."""
+    """A way to train, with some optimizations left out."""
 
     name: str
     compile: bool = True

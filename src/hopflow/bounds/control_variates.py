@@ -18,7 +18,7 @@ MAX_TREND_STRATA = 32
 
 
 def stratum_trends(at: Strata) -> Float[Tensor, "rows S C"]:
-    """One column per stratum: the position of u within it, centred."""
+    """One column per stratum: the position of u within it, centered."""
     own = torch.eye(at.place.shape[1], dtype=at.place.dtype)[:, :MAX_TREND_STRATA]
     return (at.weight * (at.place - 0.5))[..., None] * own
 

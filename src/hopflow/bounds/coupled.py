@@ -99,7 +99,7 @@ def _check(estimator: BoundEstimator, x1: Int[Tensor, "n L"], minibatch: int) ->
     if not flow.prediction.has_finite_bounds(flow.source):
         raise ValueError(f"the coupled bound is infinite with {type(flow.prediction).__name__}. Use Evidence().")
     if not 1 <= minibatch <= len(x1):
-        raise ValueError(f"minibatch must lie between 1 and the number of sequences, {len(x1)}, got {minibatch}.")
+        raise ValueError(f"minibatch must be an integer from 1 to {len(x1)}, the number of sequences, got {minibatch}.")
     if len(x1) % minibatch:
         raise ValueError(
             f"{len(x1)} sequences do not split into minibatches of {minibatch}, and a smaller minibatch would be a "

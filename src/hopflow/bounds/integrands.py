@@ -73,7 +73,7 @@ class EndCorrection:
 
 @dataclass(frozen=True)
 class Rates(Integral):
-    """∫ dk of the rate divergence from k = 0 to 1 - end.  theory.md (B)"""
+    """B_η, such as B_0 and B_1: ∫ dk of the rate divergence from k = 0 to 1 - end.  theory.md (B)"""
 
     schedule: Schedule
     eta: Eta

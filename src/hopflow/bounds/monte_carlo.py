@@ -72,7 +72,7 @@ class Draws(ABC):
     """How points of time and noisy positions are drawn from stratified uniforms u."""
 
     grade: float
-    """Strata end at (s/S)^grade: 1 is uniform; with larger values points are denser towards 1-k = 0."""
+    """Strata end at (s/S)^grade: 1 is uniform; with larger values points are denser toward 1-k = 0."""
 
     @property
     def any_source(self) -> bool:
@@ -151,7 +151,7 @@ class Count(Draws):
 
 def _check_grade(grade: float) -> None:
     if not 1 <= grade < math.inf:
-        raise ValueError(f"grade must be ≥ 1 and finite (1 = uniform, larger = denser towards k = 1), got {grade:g}.")
+        raise ValueError(f"grade must be ≥ 1 and finite (1 = uniform, larger = denser toward k = 1), got {grade:g}.")
 
 
 def continuous(schedule: Schedule) -> Clock:

@@ -2,6 +2,8 @@
 
 Each bound holds for the samples of one sampler: `nll_bound(eta=η)` for samples drawn with this η (and N steps if
 steps=N), `kappa_bound` for samples drawn with η = 0. The coupling used for training does not matter here.
+
+b0 is `nll_bound(eta=0)`, b1 is `nll_bound(eta=1)`, bn is `nll_bound(steps=N)`, bk is `kappa_bound`.
 """
 
 import math
@@ -76,7 +78,7 @@ def _check_sampler(flow: Flow, eta: Eta, steps: int | None, end: float) -> None:
     """Raise ValueError if the bound of this sampler does not exist or is infinite."""
     eta_at(eta, torch.zeros(1))  # raises ValueError if η is negative or infinite
     if not 0 <= end < 1:
-        raise ValueError(f"end, the 1-k at which the sampler stops, must lie in [0, 1), got {end}.")
+        raise ValueError(f"end, the 1-k at which the sampler stops, must be ≥ 0 and < 1, got {end}.")
     if steps is not None and steps < 1:
         raise ValueError(f"steps must be an integer ≥ 1, got {steps}.")
     if steps is None and end == 0 and not flow.prediction.has_finite_bounds(flow.source):

@@ -106,7 +106,8 @@ def main() -> None:
 def diagnose(error: Exception) -> tuple[int, str]:
     """The exit code and the message for an error."""
     if hasattr(error, "format_message"):  # a usage error; the class differs between versions of typer
-        return USER, f"{error.format_message()}\nsee `hopflow --help`; settings are written key=value"
+        command = getattr(getattr(error, "ctx", None), "command_path", "hopflow")
+        return USER, f"{error.format_message()}\nsee `{command} --help`; settings are written key=value"
     if isinstance(error, ValueError):
         return USER, str(error)
     if _no_thread(error):

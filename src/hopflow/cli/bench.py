@@ -83,7 +83,7 @@ def bench_eval(settings: Settings = None, json_file: Json = None, debug: Debug =
 
 @app.command("train", cls=CommandWithSettings)
 def bench_train(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
-    """Time a training step: with all optimisations, without each of them, and as plain PyTorch."""
+    """Time a training step: with all optimizations, without each of them, and as plain PyTorch."""
     from .command_settings import BenchTrainSettings
 
     chosen = parse_settings(settings, BenchTrainSettings)

@@ -56,17 +56,21 @@ class SampleSettings(CommandSettings):
     length: Length | None = setting(None, "tokens per sequence", shown="as trained")
     cut: Flag = setting(False, "true: print each text only up to its first end-of-text token")
     steps: Length = setting(32, "sampler steps")
-    eta: Number = setting(0.0, "corrector strength; 0 makes the fewest hops, 1 is what the bound b1 refers to", ge=0)
+    eta: Number = setting(
+        0.0, "strength of the corrector, which returns tokens to noise to draw them again; 0: off, fewest hops", ge=0
+    )
     sampler: SamplerName = setting("euler", "sampling algorithm")
     per_call: Positive = setting(
-        1, "only for sampler=random_order: positions per network call; more than 1 adds an error"
+        1, "only for sampler=random_order: tokens drawn per network call; more than 1 is faster and less exact"
     )
     grid: Times = setting("even", "only for sampler=euler: the times of its steps")
     temperature: Number = setting(1.0, "softmax temperature", ge=0)
-    top_k: Positive | None = setting(None, "keep the k most likely tokens", shown="off")
-    top_p: Number | None = setting(None, "keep the most likely tokens that sum to p", shown="off", gt=0, le=1)
+    top_k: Positive | None = setting(None, "draw only from the k most likely tokens", shown="off")
+    top_p: Number | None = setting(
+        None, "draw only from the most likely tokens whose probabilities sum to p", shown="off", gt=0, le=1
+    )
     min_p: Number | None = setting(
-        None, "keep tokens at least p times as likely as the most likely one", shown="off", ge=0, le=1
+        None, "draw only from tokens at least p times as likely as the most likely one", shown="off", ge=0, le=1
     )
     draw: Literal["categorical", "gumbel32"] = setting(
         "categorical", "how a token is drawn; gumbel32 is float32 Gumbel-max, as in many other implementations"
@@ -103,22 +107,26 @@ class EvalSettings(CommandSettings):
     )
     length: Length | None = setting(None, "only for data=…: tokens per sequence", shown="as trained")
     detokenise: Literal["auto", "none", "words", "wikitext"] = setting(
-        "auto", "only for data=…: how word-tokenised text becomes running text"
+        "auto", "only for data=…: how word-tokenized text becomes running text"
     )
-    rows: Positive | None = setting(None, "at most this many sequences per bound", shown="all")
-    error: Number = setting(0.01, "stop a bound at this relative standard error", ge=0)
-    seconds: Number = setting(60.0, "stop the bounds of a test set after this time", ge=0)
+    rows: Positive | None = setting(None, "largest number of sequences per bound", shown="all")
+    error: Number = setting(0.01, "stop a bound when its relative standard error is this small", ge=0)
+    seconds: Number = setting(60.0, "time limit in seconds for the bounds of each test set", ge=0)
     draws: Count = setting(8, "Monte Carlo draws per sequence and bound")
     paths: Integer = setting(8, "reversed paths per sequence of the bound br; 0 leaves br out", ge=0)
-    steps: Integers = setting((32,), "sampler steps")
-    eta: Numbers = setting((0.0, 1.0), "corrector strengths; a sampler without corrector draws with 0 only")
-    sampler: SamplerName = setting("euler", "sampler of the samples; the bounds bn and br are those of euler")
+    steps: Integers = setting((32,), "sampler steps; several numbers are separated by commas")
+    eta: Numbers = setting(
+        (0.0, 1.0), "corrector strengths, separated by commas; samplers without a corrector use 0 only"
+    )
+    sampler: SamplerName = setting(
+        "euler", "sampler that draws the samples; the bounds bn and br always refer to euler"
+    )
     per_call: Positive = setting(
-        1, "only for sampler=random_order: positions per network call; more than 1 adds an error"
+        1, "only for sampler=random_order: tokens drawn per network call; more than 1 is faster and less exact"
     )
     grid: Times = setting("even", "only for sampler=euler: the times of its steps")
-    temperature: Numbers = setting((1.0,), "softmax temperatures of the samples")
-    gen: Flag = setting(True, "draw samples and measure them")
+    temperature: Numbers = setting((1.0,), "softmax temperatures of the samples, separated by commas")
+    gen: Flag = setting(True, "draw samples and measure their quality")
     n: Count = setting(64, "number of samples for each sampler")
     judge: str | None = setting(
         None,
@@ -128,9 +136,9 @@ class EvalSettings(CommandSettings):
     retokenise: Flag = setting(True, "the judge splits texts into its own tokens; false: it scores the run's token ids")
     transport: Flag = setting(True, "compare the hops and costs of samples with the coupling's prediction")
     coupling: Literal["own", "exact", "sinkhorn", "none"] = setting(
-        "own", "coupling used for the row `coupled`; own: as in training"
+        "own", "how noise is paired with text in the row `coupled`; own: as in training"
     )
-    ot_n: Count | None = setting(None, "sequences per OT batch of that coupling", shown="as in training")
+    ot_n: Count | None = setting(None, "sequences per OT batch of `coupling`", shown="as in training")
     eps: Number | None = setting(
         None, "entropic regularization of sinkhorn, relative to the largest cost", shown="as trained", ge=0
     )
@@ -170,7 +178,7 @@ class BenchSampleSettings(CommandSettings):
     length: Length = setting(128, TOKENS)
     tokens: Integer | None = by_device(5000, 50257, VOCABULARY, ge=2)
     size: str | None = by_device("tiny", "small", SIZE)
-    steps: Integers = setting((32, 128, 1024), "sampler steps")
+    steps: Integers = setting((32, 128, 1024), "sampler steps, separated by commas")
     source: Literal["all", "mask", "multimask", "bag_of_words", "uniform"] = setting("all", "source of the flow")
     seed: Seed = setting(0, "random seed")
     device: str = setting("auto", DEVICE)
@@ -194,7 +202,7 @@ class BenchEvalSettings(CommandSettings):
 class BenchOTSettings(CommandSettings):
     """Settings of `hopflow bench ot`."""
 
-    full: Flag = setting(False, "true: every size, length and embedding width")
+    full: Flag = setting(False, "true: time every size, length and embedding width; false: a few")
     n: Count | None = setting(None, "sequences per OT batch", shown="64, 512 and 2048")
     seed: Seed = setting(0, "random seed")
 
@@ -208,7 +216,9 @@ class DemoSettings(CommandSettings):
 class OracleSettings(CommandSettings):
     """Settings of `hopflow oracle`."""
 
-    analysis: Literal["all", "first", "second", "third"] = setting("all", "which of the three analyses")
+    analysis: Literal["all", "first", "second", "third"] = setting(
+        "all", "which of the paper's three analyses to compute"
+    )
     seed: Seed = setting(0, "random seed of the third analysis")
 
 
@@ -245,9 +255,11 @@ class TextStudySettings(CommandSettings):
     budget: Literal["full", "laptop"] = setting("full", "full: the study on novels; laptop: two small variants")
     variants: Names = setting((), "only these variants, separated by commas", shown="all")
     seeds: Seeds = setting((), "only these seeds, separated by commas", shown="all")
-    minutes: Number | None = setting(None, "do not start a run that would end after this time", shown="no limit", gt=0)
+    minutes: Number | None = setting(
+        None, "time limit in minutes: do not start a run that would end later", shown="no limit", gt=0
+    )
     expect: Number = setting(0.0, "expected minutes of a run, until a similar one has been timed on this device", ge=0)
-    limit: Integer | None = setting(None, "at most this number of runs; 0 trains the judge only", shown="all", ge=0)
+    limit: Integer | None = setting(None, "largest number of runs; 0 trains the judge only", shown="all", ge=0)
     later: Names = setting((), "judges that score the stored samples later, with --judge, separated by commas")
     shared: Flag = setting(False, "another process uses the device: do not compare the speed of these runs")
     repeat: Flag = setting(False, "run a second time, into the subfolder repeated, to compare machines")

@@ -1,6 +1,7 @@
 """hopflow config and hopflow list: recipes and settings."""
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from ..recipes import Recipe
 
 app = typer.Typer(help="Show recipes and settings.", cls=CommandGroup)
-LISTED = ("objective", "cost", "ot_ema")
-"""Settings that `hopflow list` shows for each table, and for a recipe where it differs."""
+COLUMNS = ("source", "coupling", "objective", "ot_batch", "ot_ema", "cost")
+"""The order of the columns of `hopflow list`; further settings in which recipes differ follow."""
+COMMON = ("source", "ot_batch", "cost")
+"""Settings in the heading of a table of OT recipes, if all of them have the same value."""
 What = Annotated[
     str,
     typer.Argument(
@@ -37,7 +40,6 @@ def list_recipes(debug: Debug = False) -> None:
     from ..recipes import named, names
     from ..recipes.paper import LAPTOP
     from ..recipes.text_file import TEXT
-    from .settings_help import as_typed
 
     full = [named(name) for name in names() if not name.endswith(LAPTOP)]
     own = [recipe for recipe in full if recipe.name in (default.__name__ for default in TEXT)]
@@ -45,17 +47,14 @@ def list_recipes(debug: Debug = False) -> None:
     echo("Recipes of `hopflow train FILE`, on a CPU and on a GPU:\n")
     echo(text_table(("recipe", "size", "source", "steps", "batch"), rows, page_width()) + "\n")
     full = [recipe for recipe in full if recipe not in own]
-    for data in dict.fromkeys(recipe.data for recipe in full):
-        here = [recipe for recipe in full if recipe.data == data]
-        runs = [(recipe.name, *_flow(recipe), _differences(recipe, here[0])) for recipe in here]
-        usual = here[0]
-        common = ", ".join(f"{key}={as_typed(getattr(usual, key))}" for key in LISTED)
-        heading = (
-            f"The paper's runs on {data}, size {usual.size}, {usual.steps:,} steps. "
-            f"Unless listed otherwise: {common}, ot_batch={usual.ot_batch or usual.batch}."
-        )
-        echo("\n".join(wrapped_lines(heading, page_width())) + "\n")
-        echo(text_table(("recipe", "source", "coupling", "other settings"), runs, page_width(), 3) + "\n")
+    groups: dict[tuple[str, str], list[Recipe]] = {}
+    for recipe in full:
+        groups.setdefault((recipe.data, "" if recipe.coupling == "independent" else recipe.source), []).append(recipe)
+    for here in groups.values():
+        differing = _differing(here)
+        echo("\n".join(wrapped_lines(_heading(here[0], differing), page_width())) + "\n")
+        lines = [(recipe.name, *(_cell(recipe, key) for key in differing)) for recipe in here]
+        echo(text_table(("recipe", *differing), lines, page_width()) + "\n")
     small = named(full[0].name + LAPTOP)
     echo(
         "\n".join(
@@ -74,17 +73,33 @@ def _batch(recipe: "Recipe") -> str:
     return f"{recipe.batch} sequences of {recipe.length} tokens"
 
 
-def _flow(recipe: "Recipe") -> tuple[str, str]:
-    """Source and coupling, or "-" where they do not apply."""
-    return ("-", "-") if recipe.model == "causal" else (recipe.source, recipe.coupling)
+def _differing(recipes: Sequence["Recipe"]) -> list[str]:
+    """The settings in which these recipes differ: the columns of their table."""
+    from dataclasses import fields
+
+    names = [key.name for key in fields(recipes[0]) if key.name != "name"]
+    found = [name for name in names if len({getattr(recipe, name) for recipe in recipes}) > 1]
+    return sorted(found, key=lambda name: COLUMNS.index(name) if name in COLUMNS else len(COLUMNS))
 
 
-def _differences(recipe: "Recipe", usual: "Recipe") -> str:
-    """The settings, but for source and coupling, in which a recipe differs from the first one of its table."""
-    from dataclasses import asdict
+def _heading(recipe: "Recipe", differing: Sequence[str]) -> str:
+    """What the recipes of a table have in common."""
+    independent = recipe.coupling == "independent"
+    common = [key for key in COMMON[: 1 if independent else None] if key not in differing]
+    shown = ", ".join([f"{recipe.steps:,} steps", *(f"{key}={_cell(recipe, key)}" for key in ("size", *common))])
+    pairs = "independent pairs" if independent else "optimal transport"
+    return f"The paper's runs on {recipe.data} with {pairs} ({shown}):"
 
-    shown = {key: value for key, value in asdict(recipe).items() if key not in ("name", "source", "coupling")}
-    return " ".join(f"{key}={_shown(value)}" for key, value in shown.items() if value != getattr(usual, key))
+
+def _cell(recipe: "Recipe", key: str) -> str:
+    """A setting, or "-" where it does not apply: an autoregressive model has no source, exact OT no eps."""
+    from .settings_help import as_typed
+
+    value = recipe.ot_batch or recipe.batch if key == "ot_batch" else getattr(recipe, key)
+    without_flow = recipe.model == "causal" and key in ("source", "objective")
+    if value is None or without_flow or (key == "eps" and recipe.coupling != "sinkhorn"):
+        return "-"
+    return as_typed(value)
 
 
 @app.command("show", cls=Command)

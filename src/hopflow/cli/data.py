@@ -1,4 +1,4 @@
-"""hopflow data: named corpora, and tokenising text before training."""
+"""hopflow data: named corpora, and tokenizing text before training."""
 
 from typing import Annotated
 
@@ -9,12 +9,12 @@ from .options import Debug, Json, Offline, Settings
 from .output import check_target, echo, page_width, progress_line, show_facts, write_json
 from .settings_parser import parse_settings
 
-app = typer.Typer(help="List, download and tokenise texts.", cls=CommandGroup)
+app = typer.Typer(help="List, download and tokenize texts.", cls=CommandGroup)
 
 
 @app.command("list", cls=Command)
 def data_list(json_file: Json = None, debug: Debug = False) -> None:
-    """List the named corpora: licence, size, and whether they are on this machine."""
+    """List the named corpora: license, size, and whether they are on this machine."""
     check_target(json_file)
     from ..data import catalogue
     from ..evaluation.text_table import text_table
@@ -25,7 +25,7 @@ def data_list(json_file: Json = None, debug: Debug = False) -> None:
     lines = [
         (row.name, row.what, row.licence, "-" if row.bytes is None else f"{row.bytes:,}", row.where) for row in rows
     ]
-    echo(text_table(("name", "content", "licence", "bytes", "location"), lines, page_width(), 2))
+    echo(text_table(("name", "content", "license", "bytes", "location"), lines, page_width(), 2))
 
 
 @app.command("fetch", cls=Command)
@@ -61,7 +61,7 @@ def data_prepare(
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Tokenise a text into the cache and print what it contains; a training on it then starts at once."""
+    """Tokenize a text into the cache and print what it contains; training on it then starts at once."""
     from .command_settings import PrepareSettings
 
     chosen = parse_settings(settings, PrepareSettings)

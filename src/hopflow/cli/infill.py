@@ -1,7 +1,7 @@
 """hopflow infill."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ import typer
 from . import trained_network
 from .draw_samples import Out, Run, Watch, draw, replay, write_samples
 from .options import Debug, Json
-from .output import check_target, progress_line
+from .output import check_target, echo, progress_line
 from .sample_output import DrawnSamples, check_out
 from .sampling_options import sampling_options
 from .settings_parser import parse_settings
@@ -59,6 +59,7 @@ def infill(
         raise ValueError(f"{network.folder} is an autoregressive network, which cannot infill; use `hopflow sample`")
     longest = cache(lambda: network.sequence_length(chosen.length))  # once: it may print a note
     prompts = [_prompt(text, number, network, chosen.length, longest) for number, text in enumerate(texts, 1)]
+    _note_short(prompts, network.trained_length)
     n = chosen.n
     with network.threads(chosen.threads):
         found, rows, seconds = draw(network, [prompt for prompt in prompts for _ in range(n)], options, watch)
@@ -66,6 +67,17 @@ def infill(
     drawn = DrawnSamples.of(found, network, seconds, chosen, rows, len(asked), [asked[row] for row in rows])
     shown = watch and not drawn.interrupted and replay(found, network)
     write_samples(drawn, out, json_file, shown)
+
+
+def _note_short(prompts: Sequence["Tensor"], trained: int | None) -> None:
+    """Tell the user if a prompt is far shorter than what the network has seen in training."""
+    shortest = min(map(len, prompts))
+    if trained is not None and 2 * shortest <= trained:
+        echo(
+            f"note: a prompt of {shortest} tokens is short for this network, which was trained on {trained}; "
+            f"length={trained} continues the text and often fills the holes better",
+            err=True,
+        )
 
 
 def _is_setting(word: str, known: Collection[str]) -> bool:

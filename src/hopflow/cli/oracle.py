@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .options import Debug, Json, Settings
-from .output import check_target, console, figures, number, progress_line, write_json
+from .output import check_target, console, echo, figures, number, progress_line, write_json
 from .settings_parser import parse_settings
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = Fal
     with progress_line() as progress:
         rows = tightness.run(chosen.seed, analyses, progress)
     _show(rows, console())
+    echo("Values are in nats. V2L2: 2 tokens, sequences of length 2; law: the distribution of the samples.")
     if json_file:
         names = ("analysis", "quantity", "paper", "exact")
         write_json(json_file, {"rows": [{name: getattr(row, name) for name in names} for row in rows]})

@@ -30,7 +30,7 @@ def console(stderr: bool = False) -> "Console":
     from .screen import Screen
 
     screen = Screen(stderr=stderr)
-    if not screen.file.isatty():  # FORCE_COLOR asks for colours, not for moving bars
+    if not screen.file.isatty():  # FORCE_COLOR asks for colors, not for moving bars
         screen.is_interactive = False
         screen.width = 200  # a pipe has no width: do not wrap lines
     return screen

@@ -167,7 +167,7 @@ def check_out(out: Path | None) -> None:
     if out is None or str(out) == "-":
         return
     if out.suffix not in (".txt", ".jsonl"):
-        raise ValueError(f"--out writes .txt (text) or .jsonl (text, tokens and counts), or - for stdout; got {out}")
+        raise ValueError(f"--out writes .txt (text) or .jsonl (text, tokens and counts), or - for stdout, got {out}")
     check_target(out)
 
 
@@ -193,6 +193,6 @@ def show(drawn: DrawnSamples, out: Path | None) -> None:
 
 def _print(text: str) -> None:
     """Print on stdout; control characters are replaced only on a terminal."""
-    # typer.echo would remove colour codes from a pipe, and here they are part of the text
+    # typer.echo would remove color codes from a pipe, and here they are part of the text
     sys.stdout.write((harmless(text, "\n\t") if sys.stdout.isatty() else text) + "\n")
     sys.stdout.flush()

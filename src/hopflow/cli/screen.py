@@ -12,7 +12,7 @@ from ..system.safe_text import harmless
 class Screen(Console):
     """Prints square brackets as text and control characters as visible symbols.
 
-    The colours and cursor movements of rich itself are added later and stay.
+    The colors and cursor movements of rich itself are added later and stay.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -25,7 +25,7 @@ NONE = {
 FREE = ("an integer", "a number", "text", "true or false", "a file")
 """Beginnings of what is allowed if a setting is not one of a few words."""
 GROUPS = {
-    True: "What is learned (a resumed run must keep these; steps may be raised)",
+    True: "What is learned (a resumed run must keep these, but steps may be raised)",
     False: "How it runs (may change when a run is resumed)",
 }
 

@@ -42,7 +42,7 @@ class TrainedNetwork:
         """Tokens per sequence: as typed, or else as in training."""
         length = typed or self.trained_length
         if length is None:
-            raise ValueError(f"{self.folder} was saved without the length of its sequences: set it, e.g. length=128")
+            raise ValueError(f"{self.folder} was saved without its sequence length: set it, e.g. length=128")
         if self.trained_length is not None and length > self.trained_length:
             echo(
                 f"note: the network was trained on sequences of {self.trained_length} tokens, not longer ones", err=True

@@ -194,13 +194,21 @@ def expectation(recipe: "Recipe", steps: int, pace: float | None) -> str | None:
     from ..runs.devices import choose_device
 
     device = choose_device(recipe.device).type
-    where = "on one CPU thread" if device == "cpu" else f"on {device}"
+    where = f"on {device}" + (_timed_threads() if device == "cpu" else "")
     if recipe.compile:
         where += ", less after compilation"
     return (
         f"expected time {duration(steps * pace)} {where}: "
         f"{steps:,} steps of {recipe.batch} sequences of {recipe.length} tokens"
     )
+
+
+def _timed_threads() -> str:
+    """On a CPU a step is timed with one thread, before the run chooses how many it uses."""
+    import torch
+
+    used = torch.get_num_threads()
+    return " with 1 thread" if used == 1 else f", timed with 1 thread (the run uses {used})"
 
 
 def _other_process_log(console: "Console", recipe: "Recipe", rank: int) -> ProcessLog:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..sampling.generation import Generation
 
 NOISE, HOPPING, SETTLED, PROMPT = "dim", "bold yellow", "green", "underline blue"
-"""Styles that differ without colours (NO_COLOR), too."""
+"""Styles that differ without colors (NO_COLOR), too."""
 LEGEND = {"noise": NOISE, "hopping": HOPPING, "settled": SETTLED, "prompt": PROMPT}
 MOST = 4
 """At most this many sequences are shown."""

@@ -172,7 +172,7 @@ def shuffled(index: NDArray[np.int64], size: int, seed: int, epoch: int) -> NDAr
     if size < 1:
         raise ValueError(f"size must be an integer ≥ 1, got {size}")
     if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
-        raise ValueError(f"index must be from 0 to {size - 1}")
+        raise ValueError(f"index must be from 0 to {size - 1}, got {int(index.min())} … {int(index.max())}")
     keys, bits = _keys(seed, epoch), (size - 1).bit_length()
     image = _feistel(index.astype(np.uint64), bits, keys)
     outside = np.flatnonzero(image >= size)

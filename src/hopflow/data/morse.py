@@ -5,7 +5,7 @@ import re
 # International Morse code, Recommendation ITU-R M.1677-1. The paper prints neither its table nor its separators. Of 16
 # conversions tried on Shakespeare (85.30 to 89.94 expected jumps of independent pairs at L = 128) this one, 85.44, was
 # taken because it is a standard, can be read back, and is nearest to the paper's 85.47 ± 0.1. It was chosen by that
-# number, so the number does not confirm it: three others lie within 0.2, letters and figures alone give 86.27.
+# number, so the number does not confirm it: three others lie within 0.2, letters and figures alone have 86.27.
 # fmt: off
 LETTERS = {
     "A": ".-", "B": "-...", "C": "-.-.", "D": "-..", "E": ".", "F": "..-.", "G": "--.", "H": "....", "I": "..",

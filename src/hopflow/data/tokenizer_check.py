@@ -32,7 +32,7 @@ _survived: set[str] = set()
 def check(parts: Mapping[str, Any], name: str) -> None:
     """Raise a ValueError for sizes, nesting and growth that no real tokenizer has."""
     if _too_deep(parts):
-        raise ValueError(f"{name}: nested deeper than {DEEPEST} levels, which no tokenizer is")
+        raise ValueError(f"{name}: nested deeper than {DEEPEST} levels, so it is not a tokenizer")
     for key in ("normalizer", "pre_tokenizer", "decoder"):
         growth, count = 1, 0
         for part in _objects(parts.get(key)):

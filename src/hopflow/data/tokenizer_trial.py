@@ -34,7 +34,7 @@ def survives(definition: str) -> str:
             try:
                 found = engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
                 engine.decode(found, skip_special_tokens=False)
-            except Exception:  # a text that it cannot encode, such as an unknown word, is no crash
+            except Exception:  # a text that it cannot encode, such as an unknown word, is not a crash
                 continue
         for some in (ids, ids[::-1], *([i] for i in ids), *([i, i] for i in ids)):
             engine.decode(some, skip_special_tokens=False)

@@ -12,7 +12,7 @@ import torch
 from .rows import Row
 
 SURE = 2.0
-"""Standard errors by which a bound must be lower than another to be preferred: the minimum of noisy bounds is none."""
+"""Standard errors by which a bound must be lower to be preferred: the lowest of several noisy bounds is not a bound."""
 
 
 def best_bound(rows: Sequence[Row], set: str, steps: int) -> Row | None:

@@ -1,6 +1,6 @@
 """Comparison: the numbers of several evaluated runs next to each other, with differences from the first run.
 
-Numbers stand on one line if they agree in set, quantity, sampler, coupling and judge. Errors of differences add in
+Numbers are on one line if they agree in set, quantity, sampler, coupling and judge. Errors of differences add in
 quadrature, unless the values per sequence of both runs are stored: then the difference is that of the sequences that
 both have. Numbers that must not be subtracted, such as perplexities per token of different tokenizers, are shown
 without a difference, and with the reason.
@@ -69,7 +69,7 @@ class Comparison:
     @classmethod
     def of(cls, folders: Sequence[str | Path]) -> "Comparison":
         if len(folders) < 2:
-            raise ValueError("there is nothing to compare with: name two or more runs, hopflow compare RUN RUN …")
+            raise ValueError("compare needs two or more runs: hopflow compare RUN RUN …")
         paths = [Path(folder) for folder in folders]
         if len({path.resolve() for path in paths}) < len(paths):
             raise ValueError("a run is named twice: name each run once")
@@ -192,7 +192,9 @@ class Comparison:
                 f"text a token is, so compare likelihoods in bits per character of the same text"
             )
         if any(row.is_bound for line in self.lines if line.differences for row in line.rows.values()):
-            notes.append("a difference of two bounds is not a difference of likelihoods: they may be tight unequally")
+            notes.append(
+                "a difference of two bounds is not a difference of likelihoods: one may be tighter than the other"
+            )
         for line in self.lines:
             dtypes = {row.dtype for row in line.rows.values()}
             if line.differences and len(dtypes) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 from ..bounds.estimate import plus_minus
 from .compare import BEST, Comparison, ComparisonLine, RankAgreement
 from .groups import GroupLine
-from .metrics import is_shown
+from .metrics import headings, is_shown
 from .rows import ITSELF, SAMPLES, TRANSPORT, Row
 from .run_results import BITS
 from .table import HIDDEN, constant, grid, rendered, wrapped
@@ -16,6 +16,14 @@ from .transport_table import HOPS
 
 HEAD = "quantity, sampler"
 """Heading of the first column."""
+COSTS = {
+    "dynamic_cost_": "cost of samples",
+    "kantorovich_cost_": "predicted cost",
+    "excess_cost_": "excess cost",
+    "independent_cost_": "cost of independent pairs",
+    "gain_": "saved by pairing",
+}
+"""Prefixes of the quantities of transport, and how tables name them."""
 
 
 @dataclass(frozen=True)
@@ -202,10 +210,18 @@ def quantity_of(line: ComparisonLine) -> str:
     """The quantity as tables show it, such as "b0" or "coupled (no bound)"."""
     bounds = {row.is_bound for row in line.rows.values()}
     unit = next(iter(line.rows.values())).unit
-    name = line.place["quantity"].removesuffix(BITS).replace("jumps", "hops")
+    name = _name(line.place["quantity"].removesuffix(BITS))
     if line.place["quantity"].endswith(BITS):
         name += ", bits/char"
     return name if unit not in ("ppl", "bits per character") or bounds == {True} else f"{name} (no bound)"
+
+
+def _name(quantity: str) -> str:
+    """The name that the tables of `eval` have for a quantity."""
+    for prefix, cost in COSTS.items():
+        if quantity.startswith(prefix):
+            return f"{cost} ({quantity.removeprefix(prefix).replace('_', ' ')})"
+    return headings().get(quantity, quantity).replace("_jumps", " hops")
 
 
 def _short(line: ComparisonLine, found: Comparison) -> str:
@@ -253,4 +269,4 @@ def point_of(at: dict[str, Any]) -> str:
 
 
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)

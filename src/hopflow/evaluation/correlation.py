@@ -53,7 +53,7 @@ def within(x: Sequence[float | int], y: Sequence[float | int], groups: Sequence[
     n = _check(x, y)
     kinds = list(dict.fromkeys(groups))
     if len(groups) != n:
-        raise ValueError(f"groups must have one entry per run; got {n} runs and {len(groups)} groups")
+        raise ValueError(f"groups must have one entry per run, got {n} runs and {len(groups)} groups")
     freedom = n - len(kinds) - 2
     if freedom < 1:
         raise ValueError(f"{n} runs in {len(kinds)} groups are too few: there must be at least 3 more runs than groups")
@@ -71,9 +71,9 @@ def evened(table: Float[Tensor, "runs sets"]) -> Float[Tensor, " runs"]:
 
 def _check(x: Sequence[float | int], y: Sequence[float | int]) -> int:
     if len(x) != len(y):
-        raise ValueError(f"x and y must have one number per run; got {len(x)} and {len(y)}")
+        raise ValueError(f"x and y must have one number per run, got {len(x)} and {len(y)}")
     if len(x) < 5:
-        raise ValueError(f"a correlation with an error needs at least 5 runs; got {len(x)}")
+        raise ValueError(f"a correlation with an error needs at least 5 runs, got {len(x)}")
     if not all(math.isfinite(value) for value in (*x, *y)):
         raise ValueError("all numbers must be finite: leave out runs with NaN or infinity")
     if len(set(x)) == 1 or len(set(y)) == 1:

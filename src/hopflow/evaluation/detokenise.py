@@ -1,7 +1,7 @@
-"""Detokenisers: turn word-tokenised test sets back into plain text, line by line.
+"""Detokenizers: turn word-tokenized test sets back into plain text, line by line.
 
 Some sets are published as words separated by blanks, with " @-@ " for a hyphen inside a word. A model of plain text has
-not seen that, and its perplexity on it is a different number, so rows record which detokeniser was used. `<unk>`, and
+not seen that, and its perplexity on it is a different number, so rows record which detokenizer was used. `<unk>`, and
 `N` for every number in PTB, cannot be restored.
 """
 

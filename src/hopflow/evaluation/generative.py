@@ -34,7 +34,7 @@ class GenerativePerplexity:
     judge: dict[str, Any]
     """The identity of the judge."""
     retokenised: bool
-    """Whether the judge tokenised texts itself; otherwise it scored token ids of its vocabulary."""
+    """Whether the judge tokenized texts itself; otherwise it scored token ids of its vocabulary."""
     too_short: int = 0
     sample_tokens: Float[Tensor, " n"] | None = None
     """Number of scored tokens of each text under the tokenizer of the samples."""
@@ -75,7 +75,7 @@ class GenerativePerplexity:
             yield self.nats_per_sample_token
 
     def __str__(self) -> str:
-        how = "retokenised by the judge" if self.retokenised else "token ids of the judge's vocabulary"
+        how = "retokenized by the judge" if self.retokenised else "token ids of the judge's vocabulary"
         short = f"; {self.too_short} texts too short to score" if self.too_short else ""
         lines = [*map(str, self), f"judge {self.judge['name']}, {self.judge['precision']}; {how}{short}"]
         return "\n".join(lines)
@@ -91,7 +91,7 @@ def generative_perplexity(
 ) -> GenerativePerplexity:
     """The perplexity of texts, or of token ids, under a judge.
 
-    The judge tokenises texts itself, since it may have another tokenizer than the samples; pass `tokens_per_text`, the
+    The judge tokenizes texts itself, since it may have another tokenizer than the samples; pass `tokens_per_text`, the
     number of tokens under the samples' tokenizer, to get nats per such token as well. Token ids need their `tokenizer`,
     and are scored as they are if the judge has the same vocabulary.
     """
@@ -122,7 +122,7 @@ def _check_ids(judge: Judge, tokenizer: Tokenizer | None, tokens_per_text: int |
     if not judge.shares_vocabulary(tokenizer):
         raise ValueError(
             f"the judge {judge.identity['name']} has another vocabulary than the tokenizer {tokenizer.name!r} of these "
-            f"ids: pass texts, [tokenizer.decode(row) for row in ids.tolist()], and the judge tokenises them itself"
+            f"ids: pass texts, [tokenizer.decode(row) for row in ids.tolist()], and the judge tokenizes them itself"
         )
 
 
@@ -130,7 +130,7 @@ def _check_texts(samples: Sequence[str], tokenizer: Tokenizer | None) -> None:
     if isinstance(samples, str) or not all(isinstance(text, str) for text in samples):
         raise ValueError("pass a list of texts, or token ids as a tensor (n, L)")
     if tokenizer is not None:
-        raise ValueError("tokenizer= is for token ids: the judge tokenises texts itself")
+        raise ValueError("tokenizer= is for token ids: the judge tokenizes texts itself")
 
 
 def _own_tokens(tokens_per_text: int | Sequence[int] | None, score: Score, judge: Judge) -> Tensor | None:

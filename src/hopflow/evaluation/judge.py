@@ -51,7 +51,7 @@ class Judge(ABC):
     def __init__(self, tokenizer: Tokenizer, context: int, opened: bool, device: torch.device) -> None:
         least = 1 if opened else 2
         if context < least:
-            raise ValueError(f"the context of this judge must be at least {least} tokens; got {context}")
+            raise ValueError(f"the context of this judge must be at least {least} tokens, got {context}")
         self.tokenizer, self.context, self.opened, self.device = tokenizer, context, opened, device
 
     @property
@@ -83,7 +83,7 @@ class Judge(ABC):
         return tokenizer.sha256 == self.tokenizer.sha256
 
     def score(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> Score:
-        """Score texts, which the judge tokenises itself."""
+        """Score texts, which the judge tokenizes itself."""
         plain = texts if self.tokenizer.end is None else [text.replace(END, "") for text in texts]
         return self._score(self.ids(texts), plain, Progress(progress))
 

@@ -78,11 +78,11 @@ class LikelihoodEvaluation:
 
     def __post_init__(self) -> None:
         if isinstance(self.coupling, str) and self.coupling not in ("own", "exact", "sinkhorn", "none"):
-            raise ValueError(f"coupling must be own, exact, sinkhorn or none; got {self.coupling!r}")
+            raise ValueError(f"coupling must be own, exact, sinkhorn or none, got {self.coupling!r}")
         if self.paths < 0 or self.paths == 1:
-            raise ValueError(f"paths must be an integer ≥ 2, or 0 to leave br out; got {self.paths}")
+            raise ValueError(f"paths must be an integer ≥ 2, or 0 to leave br out, got {self.paths}")
         if self.ot_n is not None and self.ot_n < 1:
-            raise ValueError(f"ot_n, the rows that are coupled at once, must be ≥ 1; got {self.ot_n}")
+            raise ValueError(f"ot_n, the number of sequences per OT batch, must be ≥ 1, got {self.ot_n}")
 
     def rows(self, evaluated: EvaluatedModel, texts: TextSet, say: ProgressCallback) -> Iterator[Row]:
         """All bounds on one set, with its sequences in random order."""
@@ -171,7 +171,7 @@ class LikelihoodEvaluation:
     def _coupled(self, evaluated: EvaluatedModel, coupling: Coupling, rows: int) -> BoundRequest:
         n = self.ot_n or min(OT_N, evaluated.recipe.get("ot_batch") or evaluated.recipe.get("batch") or OT_N, rows // 2)
         if not 1 <= n <= rows:
-            raise ValueError(f"ot_n={n} is more than the {rows} sequences that there are: pass a smaller ot_n=")
+            raise ValueError(f"ot_n must be at most {rows}, the number of sequences, got {n}")
         table = embedding_table(evaluated.model) if isinstance(evaluated.model, torch.nn.Module) else None
         keys: dict[str, Any] = {"coupling": coupling, "minibatch": n, "embedding": table}
         found = self._bound(evaluated, "coupled", (coupled_number, coupled_bound), 0.0, **keys)

@@ -93,7 +93,7 @@ class StepsToMatch:
 def steps_to_match(
     run: str, points: Sequence[QualityPoint], target: str, others: Sequence[QualityPoint], at: Mapping[str, Any]
 ) -> StepsToMatch:
-    """The steps at which the curve of a run first comes down to the last point of the target."""
+    """The steps at which the curve of a run first reaches the last point of the target."""
     goal = max(others, key=lambda point: point.steps)
     curve = sorted(points, key=lambda point: point.steps)
     level = math.log(goal.ppl)
@@ -147,7 +147,7 @@ def _drawn(row: Row) -> tuple[Any, ...]:
 
 
 def _crossing(curve: Sequence[tuple[int, float]], level: float) -> float | None:
-    """Where a curve of (steps, log value) first comes down to a level, interpolated linearly in log steps."""
+    """Where a curve of (steps, log value) first reaches a level, interpolated linearly in log steps."""
     before: tuple[int, float] | None = None
     for steps, value in curve:
         if value <= level:

@@ -27,7 +27,7 @@ PLACE = (
     "retokenised",
     "sampler_label",
 )
-"""Keys that identify a line of a comparison: rows of two runs that agree in all of them stand on one line."""
+"""Keys that identify a line of a comparison: rows of two runs that agree in all of them are on one line."""
 BITS = "_bits_per_char"
 """Suffix of the quantities that are a likelihood in bits per character."""
 

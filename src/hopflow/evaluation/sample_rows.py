@@ -35,7 +35,7 @@ class SampleEvaluation:
     temperature: tuple[float, ...] = (1.0,)
     judge: Judge | None = None
     retokenise: bool = True
-    """Whether the judge tokenises texts itself; otherwise it scores token ids, which must be of its vocabulary."""
+    """Whether the judge tokenizes texts itself; otherwise it scores token ids, which must be of its vocabulary."""
     seed: int = 0
     precision: str = "auto"
     sampler: Sampler | Callable[[int], Sampler] | None = None

@@ -1,4 +1,4 @@
-"""Test sets: held-out text and named corpora, tokenised for the evaluated model."""
+"""Test sets: held-out text and named corpora, tokenized for the evaluated model."""
 
 import errno
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ KNOWN = {
     "lm1b": "words",
     "text8": "as is",
 }
-"""Common test sets, and how each is detokenised."""
+"""Common test sets, and how each is detokenized."""
 PASS_DATA = " pass data=FILE to evaluate on another text"
 
 
@@ -46,7 +46,7 @@ class TextSet:
     """Counts of each token in the training text; None where it is not available."""
 
     def shuffled(self, seed: int) -> "TextSet":
-        """The rows in random order: an evaluation may stop early, and neighbouring rows of a text are similar."""
+        """The rows in random order: an evaluation may stop early, and neighboring rows of a text are similar."""
         order = torch.randperm(len(self.x1), generator=torch.Generator().manual_seed(seed))
         characters = None if self.characters is None else self.characters[order]
         return replace(self, x1=self.x1[order.to(self.x1.device)], characters=characters)
@@ -94,7 +94,7 @@ def named(
     where, split = _find(word)
     how = KNOWN.get(word.partition(":")[0], "as is") if detokenise == "auto" else detokenise
     if how not in DETOKENISERS:
-        raise ValueError(f"detokenise must be one of auto, {', '.join(DETOKENISERS)}; got {how}")
+        raise ValueError(f"detokenise must be one of auto, {', '.join(DETOKENISERS)}, got {how}")
     status = Progress(progress)
     source: str | Path = where
     if how != "as is":
@@ -128,7 +128,7 @@ def _set(name: str, corpus: Corpus, facts: dict[str, Any]) -> TextSet:
 def _tokenizer(evaluated: EvaluatedModel) -> Tokenizer:
     if evaluated.tokenizer is None:
         raise ValueError(
-            f"{evaluated.name} was saved without its tokenizer, so text cannot be tokenised for it: call "
+            f"{evaluated.name} was saved without its tokenizer, so text cannot be tokenized for it: call "
             f"hf.evaluate(model, flow, x1) with rows of tokens"
         )
     return evaluated.tokenizer
@@ -149,13 +149,13 @@ def _find(word: str) -> tuple[str, str]:
 
 
 def _rewritten(word: str, how: str, between: str, status: Progress, offline: bool) -> Path:
-    """The detokenised text, stored in the cache under the hash of its source."""
+    """The detokenized text, stored in the cache under the hash of its source."""
     cache = cache_folder()
     with resolve(word, cache, status, offline) as source:
         digest = source.sha256(cache, status)
         kind = f"{how.replace(' ', '-')}{'-joined' if between == chr(10) else ''}"
         path = cache / "sets" / f"{digest[:24]}-{kind}.txt"
-        status.write(f"{source.name}: detokenising, {how}")
+        status.write(f"{source.name}: detokenizing, {how}")
         documents = [DETOKENISERS[how](text) for text in _documents(source.files)]
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, between.join(documents).encode())

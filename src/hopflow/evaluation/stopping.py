@@ -36,7 +36,7 @@ class StoppingRule:
         if not (self.error >= 0 and self.seconds >= 0):  # also refuses nan
             raise ValueError(f"error and seconds must be ≥ 0; got error={self.error}, seconds={self.seconds}")
         if self.rows is not None and self.rows < 2:
-            raise ValueError(f"rows must be ≥ 2, because one sequence has no standard error; got {self.rows}")
+            raise ValueError(f"rows must be ≥ 2, because one sequence has no standard error, got {self.rows}")
 
     def reason(self, totals: Sequence[Estimate], rows: int, complete: bool, started: float) -> str | None:
         """The reason to stop: "error", "rows" or "seconds"; None to go on."""

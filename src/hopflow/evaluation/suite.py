@@ -42,7 +42,7 @@ class Suite:
     length: int | None = None
     """Tokens per sequence of `data`; by default as in training."""
     detokenise: str = "auto"
-    """How word-tokenised sets are turned into plain text: auto, as is, words, wikitext."""
+    """How word-tokenized sets are turned into plain text: auto, as is, words, wikitext."""
     eta: tuple[float, ...] = (0.0, 1.0)
     """Corrector strengths of samplers and bounds; a sampler without corrector draws with η = 0 only."""
     steps: tuple[int, ...] = (32,)
@@ -128,7 +128,7 @@ class Suite:
     def _check(self, evaluated: EvaluatedModel, x1: Int[Tensor, "n L"] | None) -> None:
         """Refuse settings that would have no effect."""
         if x1 is not None and self.data:
-            raise ValueError("pass data= or x1, not both")
+            raise ValueError("pass either data= or x1, not both")
         if not self.data and (self.length is not None or self.detokenise != "auto"):
             raise ValueError("length and detokenise are settings of data=…, which is missing: leave them out")
         if self.judge is not None and not self.gen:
@@ -214,7 +214,7 @@ def _read(name: str, value: Any) -> Any:
 
 def _rows_as_set(x1: Int[Tensor, "n L"], tokenizer: Tokenizer | None) -> TextSet:
     if x1.ndim != 2 or x1.numel() == 0:
-        raise ValueError(f"x1 must have shape (sequences, length) and not be empty; got {tuple(x1.shape)}")
+        raise ValueError(f"x1 must have shape (sequences, length) and not be empty, got {tuple(x1.shape)}")
     if tokenizer is None:
         return TextSet("x1", x1)
     decoded = [tokenizer.decode([i for i in row if i != tokenizer.end]) for row in x1.tolist()]

@@ -251,7 +251,7 @@ class _Batches:
             size = max(1, min(ROWS, len(x1) // 2))
         if size < 1 or len(x1) < 2 * size:
             raise ValueError(
-                f"x1 must have at least two batches of ot_batch={size} rows, for an error; got {len(x1)} rows"
+                f"x1 must have at least two batches of ot_batch={size} rows, for an error, got {len(x1)} rows"
             )
         return cls(flow, x1.cpu(), size, seed, table if "embedding" in reads else None, model)
 
@@ -293,7 +293,7 @@ def _minus(quantity: str, one: Measurement, other: Measurement) -> Measurement:
 def _table(model: Network, embedding: Tensor | None, run: str | os.PathLike[str] | None) -> tuple[Tensor | None, str]:
     """The embeddings on the CPU, and where they come from."""
     if embedding is not None and run is not None:
-        raise ValueError("pass embedding= or run=, not both")
+        raise ValueError("pass either embedding= or run=, not both")
     if embedding is not None:
         return embedding.detach().cpu(), "as given"
     if run is not None:

@@ -75,7 +75,7 @@ def precise_nll(oracle: Oracle) -> Float[Tensor, " D"]:
 
 
 def implied_nll(oracle: Oracle) -> Float[Tensor, " D"]:
-    """`precise_nll` with the ratios of neighbouring states that the network implies; precise_perplexity estimates it.
+    """`precise_nll` with the ratios of neighboring states that the network implies; precise_perplexity estimates it.
 
     Theorem A.2 [precise-perplexity-theorem] with Eqs. (127)–(132); theory.md (P)
     """
@@ -157,7 +157,7 @@ def _implied_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, "K D"]:
         eye = torch.eye(oracle.flow.vocab.size, dtype=torch.float64)[y]
         c = oracle.velocities(moment, 0.0, eye.expand_as(p))
         law = rest[..., None] * oracle.p0 + k[..., None] * eye  # of this position, given x1 = y
-        given = law / law.gather(-1, xt[..., None])  # the ratio of neighbours given x1, where xt is possible
+        given = law / law.gather(-1, xt[..., None])  # the ratio of neighbors given x1, where xt is possible
         back = torch.where(v > 0, given * v / ratio, 0.0)
         terms.append((_divergence(c, v) - _divergence(c, back)).sum(-1))
     return _mean_given_x1(oracle, moment.rest, torch.stack(terms, -1))

@@ -29,7 +29,7 @@ class Kernels:
     divergence: bool = True
     """The divergence of a row of logits, for bounds, in one pass."""
     embedding: bool = True
-    """Lookup of centred bf16 embeddings for the transport cost, and the moving average of large tables."""
+    """Lookup of centered bf16 embeddings for the transport cost, and the moving average of large tables."""
     cuda_graph: bool = True
     """Sampler calls of one shape replayed as a CUDA graph."""
     async_copy: bool = True

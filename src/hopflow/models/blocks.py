@@ -249,15 +249,14 @@ def check_tokens(x: Tensor) -> None:
     """Reject tensors that an embedding would reject with a less readable error."""
     if x.dtype not in IDS or x.ndim != 2 or x.shape[1] == 0:
         raise ValueError(
-            f"a transformer reads token ids, int64 or int32 of shape (B, L) with L ≥ 1; "
-            f"got {x.dtype} of shape {tuple(x.shape)}"
+            f"token ids must be int64 or int32 of shape (B, L) with L ≥ 1; got {x.dtype} of shape {tuple(x.shape)}"
         )
 
 
 def check_dropout(dropout: float) -> None:
     """Reject a dropout probability outside [0, 1)."""
     if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is a probability in [0, 1); got {dropout}")
+        raise ValueError(f"dropout must be a probability ≥ 0 and < 1, got {dropout}")
 
 
 def zero(layer: nn.Linear) -> nn.Linear:

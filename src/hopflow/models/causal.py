@@ -92,7 +92,7 @@ class Causal(BlockStack):
     ) -> Int[Tensor, "n L"]:
         """n sequences, token by token; temperature 0 always takes the most likely token."""
         if n < 1 or length < 1:
-            raise ValueError(f"generate needs n ≥ 1 sequences of length ≥ 1; got n={n}, length={length}")
+            raise ValueError(f"n and length must be integers ≥ 1, got n={n}, length={length}")
         filtered = Filter(temperature)
         tokens = torch.empty(n, length, dtype=torch.long, device=self.start.device)
         caches = [KeyValueCache() for _ in self.blocks]

@@ -12,13 +12,13 @@ from .model import Model
 from .sizes import Size
 
 KERNEL = 7
-"""Tokens that one layer reads, centred at its own position."""
+"""Tokens that one layer reads, centered at its own position."""
 
 
 class Convolutional(Model):
     """(xt, t) -> logits over data tokens: residual convolutions of width KERNEL, conditioned on t at the input.
 
-    A position depends on its 3 · layers neighbours on each side. `size` sets layers and width; heads are not used.
+    A position depends on its 3 · layers neighbors on each side. `size` sets layers and width; heads are not used.
     """
 
     def __init__(self, vocab: Vocab, size: str | Size = "micro", *, dropout: float = 0.0, time: bool = True) -> None:

@@ -17,7 +17,7 @@ class Size:
         # far more than anyone uses: a damaged file must not allocate all memory
         if not (1 <= self.layers <= 1000 and 1 <= self.width <= 1 << 16 and 1 <= self.heads <= self.width):
             raise ValueError(
-                f"a transformer has 1 to 1000 layers, a width of 1 to 65536 and 1 to width heads, got {self}"
+                f"layers must be from 1 to 1000, width from 1 to 65536 and heads from 1 to width, got {self}"
             )
         if self.width % (2 * self.heads):
             raise ValueError(

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..bounds.x0_posterior import smoothed, x0_nats
-from ..paths import PathSample
 from ..network.precision import autocast_dtype
+from ..paths import PathSample
 from ..vocab import Vocab
 from .attention import Attention, rotation
 from .blocks import Block, Branch, ResidualStream, zero

@@ -21,7 +21,7 @@ FEW_POSITIONS = 4
 """Positions per sequence, on average, up to which the last block runs at these positions only: each position reads all
 keys and values."""
 RECORD_AT_CALL = 3
-"""The call of a shape at which a CUDA graph is recorded: for fewer calls it does not pay."""
+"""The call of a shape at which a CUDA graph is recorded: for fewer calls it takes longer than it saves."""
 COMPILE_FROM_CALLS = 4096
 """Calls on a GPU from which `auto` compiles: that takes most of a minute, and saves some milliseconds per call."""
 
@@ -48,7 +48,7 @@ class NetworkReader:
         if not math.isfinite(guidance):
             raise ValueError(f"guidance must be a finite number (1 = no guidance), got {guidance}")
         if compile not in (True, False, "auto"):
-            raise ValueError(f"compile must be True, False or 'auto'; got {compile!r}")
+            raise ValueError(f"compile must be True, False or 'auto', got {compile!r}")
         self.caller, self.guidance = caller, guidance
         self.calls = 1 if guidance == 1 else 2
         """Network calls per read."""

@@ -16,7 +16,7 @@ CHOICES = ("auto", "float32", "bf16")
 AUTOCAST_NAMES = {"bfloat16": "bf16"}
 """How results name the autocast type; `bfloat16` in a result means that the weights themselves are bfloat16."""
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")
-"""Device types with autocast. torch could be asked, but asking breaks the graph of a compiled network."""
+"""Device types with autocast. Querying torch would break the graph of a compiled network."""
 
 
 def widest_float(device: torch.device) -> torch.dtype:
@@ -32,7 +32,7 @@ def supports_bf16(device: torch.device) -> bool:
 def choose_precision(name: str, device: torch.device) -> str:
     """`auto` is bf16 on a GPU that supports it, otherwise float32, which means the type of the weights."""
     if name not in CHOICES:
-        raise ValueError(f"precision must be one of {', '.join(CHOICES)}; got {name!r}")
+        raise ValueError(f"precision must be one of {', '.join(CHOICES)}, got {name!r}")
     if name != "auto":
         return name
     return "bf16" if supports_bf16(device) else "float32"

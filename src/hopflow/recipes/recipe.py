@@ -41,7 +41,11 @@ class Recipe(Settings):
     source: str = learns("multimask", "noise that sampling starts from (x0)")
     masks: int | None = learns(None, "only for source=multimask: number of mask tokens")
     schedule: str = learns("linear", "schedule k(t) from source to data; polynomial:N has exponent N")
-    prediction: str = learns("evidence", "meaning of the network's logits")
+    prediction: str = learns(
+        "evidence",
+        "how logits become probabilities: plain is the softmax, carry keeps data tokens, "
+        "evidence adds the log-likelihood of the current token",
+    )
     objective: str = learns("cross_entropy", "loss; bound:ETA is the NLL bound of the sampler with that η")
     coupling: str = learns(
         "independent", "how noise (x0) is paired with text (x1); exact and sinkhorn use optimal transport"
@@ -62,11 +66,11 @@ class Recipe(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.holdout < 1:
-            raise ValueError(f"holdout must be a fraction ≥ 0 and below 1, got {self.holdout}")
+            raise ValueError(f"holdout must be a fraction ≥ 0 and < 1, got {self.holdout}")
         if self.length < 1:
             raise ValueError(f"length must be an integer ≥ 1, got {self.length}")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be a probability ≥ 0 and below 1, got {self.dropout}")
+            raise ValueError(f"dropout must be a probability ≥ 0 and < 1, got {self.dropout}")
         if self.masks is not None and self.masks < 1:
             raise ValueError(f"masks must be an integer ≥ 1, got {self.masks}")
         Size.of(self.size)

@@ -28,7 +28,7 @@ def resolve(word: str, keys: Mapping[str, Any] | None = None, *, fresh: bool = F
     if _is_text(word):
         return _with_stored_head(Recipe.read(keys, own_text(word, keys, fresh=fresh)), keys, fresh)
     if "base" in keys:
-        raise ValueError(f"base chooses the defaults for a text file, which {word} is not: omit base")
+        raise ValueError(f"base is only for text files, and {word} is not one: leave base out")
     return _with_stored_head(Recipe.read(keys, _base(word)), keys, fresh)
 
 

@@ -23,7 +23,7 @@ MAX_SEQUENCES, MAX_BYTES = 4, 300_000
 MAX_MASK_WIDTH = 12
 """Characters of a mask at most; a mask is as wide as its final token."""
 SOURCE, MOVED, FINAL, PROMPT = "source", "moved", "final", "prompt"
-"""States of a token; each has a colour."""
+"""States of a token; each has a color."""
 
 AnimationData = Mapping[str, Any]
 

@@ -41,7 +41,7 @@ class Figure:
     name: str
     caption: str
     svg: str
-    """Inline SVG; its colours are CSS variables of the page."""
+    """Inline SVG; its colors are CSS variables of the page."""
     png: bytes = field(default=b"", repr=False)
     data: Mapping[str, Any] = field(default_factory=dict)
     """The numbers that are drawn."""

@@ -1,6 +1,6 @@
 """Figures drawn by matplotlib, as SVG for the page and as PNG.
 
-The SVG refers to each colour by a CSS variable with a default, `var(--c0, #2a6fbb)`: the page sets --c0 for its light
+The SVG refers to each color by a CSS variable with a default, `var(--c0, #2a6fbb)`: the page sets --c0 for its light
 and dark schemes. Text stays text. Equal numbers result in equal bytes.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 INK, SOFT, GRID = "#23272e", "#5d6570", "#dfe3e8"
 CYCLE = ("#2a6fbb", "#d0620f", "#178568", "#b3478f", "#8a6d0b", "#4f4fc4", "#a8323e", "#3a8fa8")
-"""Run k has colour k in every figure; the colours differ for colour-blind readers, too."""
+"""Run k has color k in every figure; the colors differ for color-blind readers, too."""
 VARIABLES = {INK: "--ink", SOFT: "--soft", GRID: "--grid", **{hexa: f"--c{k}" for k, hexa in enumerate(CYCLE)}}
 WIDTH, HEIGHT = 4.6, 2.9
 """Inches of one panel: text of 9 points is readable at half the width of a page and on a phone."""
@@ -63,12 +63,12 @@ THEME: dict[str, Any] = {
 
 
 def colour(run: int) -> str:
-    """The colour of run number `run`."""
+    """The color of run number `run`."""
     return CYCLE[run % len(CYCLE)]
 
 
 def dashes(run: int) -> str:
-    """The line style of run number `run`: it changes when the colours repeat."""
+    """The line style of run number `run`: it changes when the colors repeat."""
     return ("-", "--", ":", "-.")[run // len(CYCLE) % 4]
 
 
@@ -178,13 +178,13 @@ def step_axis(axes: "Axes") -> None:
 
 
 def standalone(figure: Figure) -> str:
-    """The SVG as a separate file, in light colours."""
+    """The SVG as a separate file, in light colors."""
     svg = re.sub(r"var\(--\w+, (#\w{6})\)", r"\1", figure.svg)
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
 
 
 def _inline(svg: str, name: str, caption: str) -> str:
-    """Inline SVG without header, style sheet and URLs; with unique ids, and colours and font of the page."""
+    """Inline SVG without header, style sheet and URLs; with unique ids, and colors and font of the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<style.*?</style>\s*", "", svg, flags=re.DOTALL)

@@ -58,7 +58,7 @@ class CountedHops:
     by_step: Means
     """Hops per sequence in each sampling step."""
     positions: tuple[float, ...]
-    """Centres of the bins of positions, counted from 1."""
+    """Centers of the bins of positions, counted from 1."""
     bin: int
     """Positions per bin."""
     by_position: Means

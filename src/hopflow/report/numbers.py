@@ -19,9 +19,9 @@ LARGEST = 1e150
 SIGNIFICANT = 2
 """Two numbers differ if their difference is larger than this many standard errors."""
 BINS = 32
-"""Points of a curve over positions; neighbouring positions are averaged."""
+"""Points of a curve over positions; neighboring positions are averaged."""
 MAX_POINTS = 600
-"""Points of a curve over training steps; neighbouring steps are averaged."""
+"""Points of a curve over training steps; neighboring steps are averaged."""
 WINDOWS, WINDOW_VALUES = 40, 8
 """Windows of a trend at most, and the values that each window must hold."""
 
@@ -131,7 +131,7 @@ def bin_width(length: int) -> int:
 
 
 def binned(values: Float[Tensor, "n L"]) -> Float[Tensor, "n bins"]:
-    """Means over neighbouring positions; the last bin may hold fewer."""
+    """Means over neighboring positions; the last bin may hold fewer."""
     return torch.stack([part.mean(1) for part in values.split(bin_width(values.shape[1]), 1)], 1)
 
 
@@ -140,7 +140,7 @@ def binned(values: Float[Tensor, "n L"]) -> Float[Tensor, "n bins"]:
 
 @dataclass(frozen=True, eq=False)
 class StepSeries:
-    """Means of neighbouring values by training step, with their minimum and maximum."""
+    """Means of neighboring values by training step, with their minimum and maximum."""
 
     steps: np.ndarray
     mean: np.ndarray
@@ -180,7 +180,7 @@ class MetricColumn:
         return cls(steps, values, len(numbers) - len(pairs))
 
     def series(self, points: int = MAX_POINTS) -> StepSeries:
-        """One point per value; neighbours are averaged if there are more values than points."""
+        """One point per value; neighbors are averaged if there are more values than points."""
         count = len(self.values)
         if not count:
             empty = self.values

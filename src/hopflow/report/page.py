@@ -35,10 +35,12 @@ FOOTER = (
 )
 FEW_COLUMNS = 3
 """A table with at most this many columns wraps its numbers on a phone, so that it need not scroll."""
+VALUE = re.compile(r"[-+−]?\d[\d.,e]* ± [\d.,e?-]+(?: %)?")
+"""A value with its error, which does not wrap on a wide page."""
 LONG_CELL = 44
 """Cells with more characters wrap."""
 SLIDER_TICKS, SLIDER_START = 200, 100
-"""Positions of the slider, and the first one: half-way, all colours are visible. An arrow key moves it by one."""
+"""Positions of the slider, and the first one: half-way, all colors are visible. An arrow key moves it by one."""
 LEGEND = {SOURCE: "source", MOVED: "just hopped, or will hop again", FINAL: "final", PROMPT: "prompt"}
 
 
@@ -142,13 +144,14 @@ def _table(block: TableBlock) -> str:
 
 def _row(row: tuple[str, ...]) -> str:
     first, *others = row
-    cells = "".join(f"<td{_length(cell)}>{_n_on_one_line(cell)}</td>" for cell in others)
+    cells = "".join(f"<td{_length(cell)}>{_numbers_on_one_line(cell)}</td>" for cell in others)
     return f'<tr><th scope="row"{_length(first)}>{escape_html(first)}</th>{cells}</tr>'
 
 
-def _n_on_one_line(cell: str) -> str:
-    """The escaped cell; where it wraps, `n = 64` stays on one line."""
-    return re.sub(r"n = [\d,]+", r'<span class="number">\g<0></span>', escape_html(cell))
+def _numbers_on_one_line(cell: str) -> str:
+    """The escaped cell; where it wraps, `3.14 ± 0.03` and `(n = 64)` each stay on one line."""
+    values = VALUE.sub(r'<span class="value">\g<0></span>', escape_html(cell))
+    return re.sub(r"\(?n = [\d,]+\)?", r'<span class="number">\g<0></span>', values)
 
 
 def _length(cell: str) -> str:

@@ -1,7 +1,7 @@
-"""A saved network: a folder with safetensors weights and a JSON config that holds flow, tokenizer and recipe.
+"""A saved network: a folder with safetensors weights and a JSON config with flow, tokenizer and recipe.
 
 The config is written last and names its weights by their sha256. A second save into the same folder writes new files
-until then: after a power cut the folder holds the old network or the new one. No pickle is ever read.
+until then: after a power cut the folder contains the old network or the new one. No pickle is ever read.
 """
 
 import errno

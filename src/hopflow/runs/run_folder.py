@@ -83,7 +83,7 @@ class RunFolder:
         may_change: set[str],
         complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> dict[str, Any]:
-        """Write the recipe of a new run, or raise a ValueError if the folder holds a run with another identity.
+        """Write the recipe of a new run, or raise a ValueError if the folder contains a run with another identity.
 
         `identity` decides what is learned, key by key; `recipe` is every setting. `complete` adds to the identity of an
         older run the keys that it lacks. Returns the identity to write: without those keys, so that the run keeps its
@@ -96,7 +96,7 @@ class RunFolder:
         if lines := differences(complete(saved), identity, may_change):
             shown = lines[:3] + ([f"and {len(lines) - 3} more"] if len(lines) > 3 else [])
             way_out = "use --fresh (fresh=True) for a new folder, or another out=FOLDER"
-            raise ValueError("\n".join([f"{self.path} holds another run:", *shown, way_out]))
+            raise ValueError("\n".join([f"{self.path} contains another run:", *shown, way_out]))
         return {key: value for key, value in identity.items() if key in saved}
 
     def write(self, identity: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:

@@ -86,10 +86,10 @@ def value_from_plain(hint: Any, value: object, where: str, depth: int = 0) -> An
     origin, inner = get_origin(hint), get_args(hint)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{where} must be a list; got {_show(value)}")
+            raise ValueError(f"{where} must be a list, got {_show(value)}")
         if inner[-1] is not Ellipsis:
             if len(value) != len(inner):
-                raise ValueError(f"{where} must have {len(inner)} entries; got {len(value)}")
+                raise ValueError(f"{where} must have {len(inner)} entries, got {len(value)}")
             return tuple(value_from_plain(part, item, where, depth) for part, item in zip(inner, value, strict=True))
         if inner[0] in (int, float, str):  # a long list of numbers is validated in one call
             return tuple(_validated(types.GenericAlias(list, inner[:1]), list(value), where))
@@ -111,7 +111,7 @@ def _component(family: type[T], data: object, where: str, depth: int) -> T:
         raise ValueError(f"{where}: components are nested more than {DEPTH} levels deep")
     if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
         raise ValueError(
-            f'{where} must be an object with a "kind", one of {", ".join(kinds(family))}; got {_show(data)}'
+            f'{where} must be an object with a "kind", one of {", ".join(kinds(family))}, got {_show(data)}'
         )
     cls = _class(family, data["kind"], where)
     hints = arguments(cls)
@@ -159,7 +159,7 @@ def _validated(hint: Any, value: object, where: str) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         at = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-        raise ValueError(f"{where}{at}: {first['msg']}; got {_show(value)}") from None
+        raise ValueError(f"{where}{at}: {first['msg']}, got {_show(value)}") from None
     except (PydanticUserError, OverflowError) as error:
         raise ValueError(f"{where}: {_show(value)} cannot be read from a file: {error}") from None
 

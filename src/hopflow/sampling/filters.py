@@ -13,7 +13,7 @@ class Filter:
     """Divides the logits by a temperature, then keeps the most probable tokens; by default it changes nothing.
 
     It is applied to the logits of the network, before the prediction adds the evidence of xt. Applied afterwards, a low
-    temperature would favour the current token and keep source noise.  theory.md §6
+    temperature would favor the current token and keep source noise.  theory.md §6
 
     `top_k` keeps the k most probable tokens, `top_p` the fewest tokens whose probabilities sum to at least p, `min_p`
     the tokens with at least this fraction of the largest probability. Temperature 0 keeps the most probable token, the
@@ -33,9 +33,9 @@ class Filter:
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be an integer ≥ 1, got {self.top_k}.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}.")
+            raise ValueError(f"top_p must be > 0 and ≤ 1, got {self.top_p}.")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p must lie in [0, 1], got {self.min_p}.")
+            raise ValueError(f"min_p must be from 0 to 1, got {self.min_p}.")
 
     def __call__(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
         """Normalised log-probabilities in float32 or float64, with -inf for removed tokens.

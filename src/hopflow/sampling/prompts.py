@@ -58,7 +58,7 @@ def prompt(text: str, tokenizer: Any, length: int | None = None) -> Int[Tensor, 
         if isinstance(part, Hole):
             tokens += [HOLE] * _size(part, sample, tokenizer)
             continue
-        hole_follows = i + 1 < len(parts) or length is not None  # two texts are never neighbours
+        hole_follows = i + 1 < len(parts) or length is not None  # two texts are never neighbors
         tokens += tokenizer.encode(part.removesuffix(" ") if hole_follows and tokenizer.attaches_blanks else part)
     if length is not None:
         if len(tokens) > length:

@@ -44,7 +44,7 @@ class RandomStreams:
 
 
 def categorical(log_p: Float[Tensor, "n V"], u: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """One token per row by inversion at u, uniform in [0, 1). Rows need not be normalised; -inf is never drawn.
+    """One token per row by inversion at u, uniform in [0, 1). Rows need not be normalized; -inf is never drawn.
 
     >>> categorical(torch.tensor([[0.25, 0.75]]).log().expand(2, 2), torch.tensor([0.2, 0.3]))
     tensor([0, 1])

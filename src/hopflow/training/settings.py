@@ -60,13 +60,9 @@ class Settings:
     )
     batch: int = learns(64, "sequences per step, over all processes", POSITIVE_COUNT)
     accumulate: int = runs(1, "gradient accumulation: number of micro-batches per step", POSITIVE_COUNT)
-    ot_batch: int | None = learns(None, "sequences per coupling (OT batch), a multiple of batch")
-    ot_ema: float = learns(
-        0.0, "decay of the average of the embedding table that the OT cost reads; 0: the table itself", DECAY
-    )
-    weight_ema: float = learns(
-        0.0, "decay of the average of the weights that is sampled and evaluated; 0: no average", DECAY
-    )
+    ot_batch: int | None = learns(None, "OT batch: sequences that are coupled together; a multiple of batch")
+    ot_ema: float = learns(0.0, "EMA decay of the embedding table that OT costs use; 0: no averaging", DECAY)
+    weight_ema: float = learns(0.0, "EMA decay of the weights that are sampled and evaluated; 0: no averaging", DECAY)
     ahead: int = learns(2, "how many OT batches ahead couplings are computed", COUNT)
     lr: float = learns(3e-4, "learning rate after the warm-up", POSITIVE)
     warmup: int = learns(100, "steps of linear learning rate warm-up", COUNT)

@@ -27,7 +27,7 @@ CHECK_EVERY = 8
 
 
 def assignment(cost: Float[Tensor, "n n"], engine: str | None = None) -> Int[Tensor, " n"]:
-    """The permutation σ that minimises Σ_i cost[i, σ(i)].
+    """The permutation σ that minimizes Σ_i cost[i, σ(i)].
 
     It is exact OT, because with equal uniform marginals a permutation is optimal. `engine` is scipy or lapx, by default
     that of `best_engine`. All engines find the same minimum; where several permutations attain it, they may differ.

@@ -13,7 +13,7 @@ from ..network.precision import supports_bf16
 from .cost_matrix import CostMatrix, position_chunks
 
 SAMPLED = 1024
-"""Embeddings of a table from which its centre is estimated."""
+"""Embeddings of a table from which its center is estimated."""
 
 
 def squared_distances(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], e: Float[Tensor, "V D"]) -> CostMatrix:
@@ -24,10 +24,10 @@ def squared_distances(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], e: Float[T
 
 
 def centred_distances(x0: Int[Tensor, "n L"], x1: Int[Tensor, "m L"], e: Float[Tensor, "V D"]) -> CostMatrix:
-    """The same for embeddings relative to the centre of the table, where products lose fewer digits."""
+    """The same for embeddings relative to the center of the table, where products lose fewer digits."""
     if e.dtype.itemsize < 4:  # shifting a rounded table would round it again
         return squared_distances(x0, x1, e)
-    middle = e[:: max(1, len(e) // SAMPLED)].mean(0)  # any point near the centre will do
+    middle = e[:: max(1, len(e) // SAMPLED)].mean(0)  # any point near the center will do
     if not rounds(e):
         return squared_distances(x0, x1, narrowed(e - middle))
     if not (switch.current.embedding and has_kernels(e)):

@@ -104,8 +104,8 @@ def rounded(plan: Float[Tensor, "n n"], bits: int) -> Any:
 def _walks(columns: Any, generator: torch.Generator | None) -> Any:
     """±1 for entries with an even number in every row and column, alternating along closed walks.
 
-    `columns` are the columns of the entries sorted by row, so that entries e and e^1 are neighbours in a row; likewise
-    by column. The column neighbour of the row neighbour of an entry has the same sign.
+    `columns` are the columns of the entries sorted by row, so that entries e and e^1 are neighbors in a row; likewise
+    by column. The column neighbor of the row neighbor of an entry has the same sign.
     """
     count = len(columns)
     mate = np.arange(count, dtype=np.int32) ^ np.int32(1)  # plans of 46,000 rows fit

@@ -109,7 +109,7 @@ class _Iterate:
 
 @dataclass(frozen=True, eq=False)
 class _ScaledProblem:
-    """A problem in units of its regularisation: s = relative/eps = -cost/reg, potentials phi = f/reg, gamma = g/reg.
+    """A problem in units of its regularization: s = relative/eps = -cost/reg, potentials phi = f/reg, gamma = g/reg.
 
     s is not stored, because that would need another pass over the matrix.
     """
@@ -130,7 +130,7 @@ class _ScaledProblem:
         return math.log(self.relative.shape[-2]) - torch.logsumexp(self.raised(phi[..., :, None]), -2)
 
     def kernel(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
-        """exp(phi + s + gamma)/m and phi, where phi gives every row its mass; one exponential per entry."""
+        """exp(phi + s + gamma)/m and phi, with phi chosen so that every row has its mass; one exponential per entry."""
         t = self.raised(gamma[..., None, :])
         top = t.amax(-1)
         k = torch.softmax(t, -1)

@@ -29,7 +29,7 @@ NAMES_IN_TITLE = 3
 def compose(runs: Sequence[RunData]) -> ReportDocument:
     """The report on one run, or on several side by side; details are limited to the first `DETAILED_RUNS` runs."""
     if not runs:
-        raise ValueError("there is nothing to report on: name a run, hopflow report RUN")
+        raise ValueError("report needs a run: hopflow report RUN")
     first = runs[:DETAILED_RUNS]
     details = (section for build in SECTIONS if (section := build(first)) is not None)
     sections = (summary.section(runs), *details)

@@ -34,9 +34,9 @@ BARS = 24
 TITLE = "Coupling of one batch"
 LEAD = "Costs of the pairs of a batch of the training text, before and after the coupling chooses which rows to pair."
 MATRIX = (
-    "Costs of all pairs of data rows (rows) and source rows (columns) in one batch, centred by row and column; dark is "
-    "cheap. Left: source rows in random order. Right: source rows in the order of the coupling, so that its pairs are "
-    "on the diagonal."
+    "Costs of all pairs of data rows (rows) and source rows (columns) in one batch, centered by row and column; dark "
+    "is cheap. Left: source rows in random order. Right: source rows in the order of the coupling, so that its pairs "
+    "are on the diagonal."
 )
 COSTS = "Costs of pairs in {batches} batches of {rows:,} rows: of all pairs, and of the pairs of the coupling."
 HEAD = (
@@ -69,7 +69,7 @@ class CoupledBatches:
     """Share of positions at which the rows of a pair are equal."""
     equal_after: MeanAndError
     drawn: Matrix
-    """Centred costs of the first data rows (rows) and the first source rows (columns) of the first batch."""
+    """Centered costs of the first data rows (rows) and the first source rows (columns) of the first batch."""
     paired: Matrix
     """The same data rows, with their partners as columns: pairs are on the diagonal."""
     edges: tuple[float, ...]
@@ -312,7 +312,7 @@ def _cost_matrices(equal: Sequence[RunPairs]) -> Figure:
             axes.set(xlabel="source row", ylabel="data row")
             axes.grid(visible=False)
         bar = after.figure.colorbar(image, ax=(before, after), shrink=0.8, pad=0.02)
-        bar.set_label(f"{found.cost} cost, centred")
+        bar.set_label(f"{found.cost} cost, centered")
         bar.outline.set_visible(False)
 
     some = f"The first {len(drawn)} of {found.rows:,} rows" if found.rows > len(drawn) else f"{found.rows} rows"

@@ -61,7 +61,7 @@ def _loss(runs: Sequence[RunData]) -> list[Block]:
         figures.legend(axes)
 
     thinned = any(series.is_thinned for _, _, series, _ in curves)
-    logged = "logged steps" + (" (mean, minimum and maximum of neighbouring steps)" if thinned else "")
+    logged = "logged steps" + (" (mean, minimum and maximum of neighboring steps)" if thinned else "")
     windows = any(trend is not None for *_, trend in curves)
     lines = f"Thin: {logged}. Bold: means over windows of steps, ± one standard error" if windows else f"Line: {logged}"
     data = {

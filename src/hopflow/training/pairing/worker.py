@@ -83,7 +83,7 @@ def answer(flow: Flow, draw: OTDraw, buffer: SharedBuffer) -> tuple[str, tuple[f
         try:
             solution = problem_in(draw, buffer).solve(flow)
             buffer["x0"].copy_(solution.x0)
-        except Exception as error:  # the trainer meets it again when it solves the problem itself
+        except Exception as error:  # the trainer gets the same error when it solves the problem itself
             return f"{type(error).__name__}: {error}", None, ()
         finally:
             buffer.close()

@@ -38,7 +38,7 @@ FAULTS = 3  # lost workers in a row after which no more are started
 
 @dataclass(frozen=True)
 class PoolTask:
-    """One OT batch to be solved. Each has a new ticket, so that the answer to a cancelled task is ignored."""
+    """One OT batch to be solved. Each has a new ticket, so that the answer to a canceled task is ignored."""
 
     ticket: int
     draw: OTDraw
