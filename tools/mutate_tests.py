@@ -14,7 +14,7 @@ class Imports:
         self.modules = {module_name(file, self.package): file for file in self.package.rglob("*.py")}
         self.homes = lazy_names(self.package / "__init__.py")
         self.edges = {name: self.imported(file, name) - {"hopflow"} for name, file in self.modules.items()}
-        self.helpers = {file.stem: file for file in (root / "tests").glob("*.py") if not file.stem.startswith("test_")}
+        self.helpers = {file.stem: file for file in (root / "tests" / "helpers").glob("*.py")}
         self.tests = sorted(
             file
             for file in (root / "tests").rglob("test_*.py")
