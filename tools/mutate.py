@@ -289,7 +289,7 @@ def pytest(
     command += ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", "-m", "not slow and not torture"]
     command += ["-W", "ignore::pytest.PytestConfigWarning", "-o", "addopts=--import-mode=importlib"]
     if stop and "MUTATE_TESTS" in variables:
-        command.append("-x")
+        command += ["-x", "-o", "timeout=75"]  # a test that hangs fails
     with (folder / "output").open("w+") as output:
         process = subprocess.Popen(
             command,
