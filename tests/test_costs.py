@@ -281,3 +281,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 def test_4096_sequences_of_1024_tokens_and_width_768_pair_within_8_gib():
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 8
+
+
+@pytest.mark.parametrize("method", ["cost_matrix", "matrix", "paired"])
+@pytest.mark.parametrize("cost", EXAMPLES, ids=name)
+def test_sequences_without_tokens_have_no_cost(cost, method):
+    empty = torch.empty(2, 0, dtype=torch.long)
+    with pytest.raises(ValueError, match="at least one token, got length 0"):
+        getattr(cost, method)(empty, empty, table(7), network)

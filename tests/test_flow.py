@@ -80,3 +80,9 @@ def test_the_repr_of_a_flow_is_a_constructor_call():
 def test_a_bag_of_words_prints_its_frequencies_in_short():
     source = BagOfWords(Vocab(1000), (0.001,) * 1000)
     assert str(source) == "BagOfWords(vocab=Vocab(data=1000, masks=0), 1000 frequencies from 0.001 to 0.001)"
+
+
+def test_the_parts_of_a_printed_flow_stand_in_one_column():
+    _, *lines = str(Flow(Uniform(VOCAB), coupling=SinkhornOT(SquaredEmbedding()))).splitlines()
+    assert [line[:14].strip() for line in lines].count("") == 1  # what does not fit in a line is in the next
+    assert all(line[:2] == "  " and line[13] == " " and line[14] != " " for line in lines)

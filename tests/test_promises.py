@@ -81,6 +81,7 @@ OFFLINE = {
     ("data", "prepare", "docs"): "hopflow.data.catalogue.prepare",
     ("demo",): "hopflow.demo.run",
     ("reproduce", "morse"): "hopflow.reproduce.morse.run",
+    ("reproduce", "text"): "hopflow.reproduce.text.queue.run",
 }
 
 

@@ -6,8 +6,11 @@
 
 Every change lives in a copy of the package in a temporary folder; the working tree is never touched. Results are
 lines of JSON, written as they come: the same command goes on where it was stopped, and `--part 1/3` takes a third of
-the draw. Needs pytest and what hopflow itself needs; tests that fail without a change are left out. `map` takes the
-time of the whole suite, and notes which functions each test enters: `run` starts with those that enter the changed one.
+the draw. Needs pytest and what hopflow itself needs. A failed test counts only if it passes without the change.
+
+`map` takes the time of the whole suite, and notes which functions each test enters: `run` starts with those that enter
+the changed one. It may be left out or stopped: `run` takes all tests of a file that the map lacks, by a guess of their
+time, and a change whose tests did not end in time counts as not noticed.
 """
 
 import argparse
@@ -33,6 +36,9 @@ import mutate_sites  # noqa: E402
 import mutate_tests  # noqa: E402
 
 BUILD = ROOT / "build" / "mutate"
+FAILING, PASSING = BUILD / "failing.json", BUILD / "passing.json"  # tests, on the package as it is
+NEAREST = 2  # test files that are tried first
+GUESS = 3000  # characters of a test file that is not mapped whose tests take a second
 LARGEST_FILE = 4 << 30  # bytes that a changed program may write to one file
 
 
@@ -99,9 +105,7 @@ def map_tests(out: Path, jobs: int, seconds: float, minutes: float, only: str = 
 def run(arguments: argparse.Namespace) -> int:
     out = arguments.out or BUILD / f"{arguments.seed}.jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
-    if not arguments.map.exists():
-        map_tests(arguments.map, arguments.jobs, 420, arguments.minutes)
-    tests = Tests(arguments.map)
+    tests, failing = Tests(arguments.map), set(read_list(FAILING))
     part, parts = map(int, arguments.part.split("/"))
     drawn = mutate_sites.draw(PACKAGE, arguments.seed, arguments.count)[part - 1 :: parts]
     known = {line["key"] for line in read(out)}
@@ -112,14 +116,16 @@ def run(arguments: argparse.Namespace) -> int:
         shutil.copytree(PACKAGE, base, ignore=shutil.ignore_patterns("__pycache__"))
         compiling = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(base)]
         subprocess.run(compiling, check=True)
+        with tempfile.TemporaryDirectory(prefix="mutate-") as collected:  # compiles with checked shapes, once
+            pytest(Path(collected), base.parent, ["tests", "--collect-only"], 600)
 
         def one(site: mutate_sites.Site) -> dict | None:
             chosen, expected = tests.chosen(site, arguments.seconds)
             limit = min(90 + 3 * expected, end - time.monotonic())
             if limit <= 0:
                 return None
-            result = try_change(site, base, chosen, limit)
-            if result["outcome"] == "hung" and limit < 90 + 3 * expected:
+            result = try_change(site, base, chosen, limit, failing)
+            if result["outcome"] in ("hung", "unfinished") and limit < 90 + 3 * expected:
                 return None  # not finished in time: the next call tries it
             return {"seed": arguments.seed, **result}
 
@@ -128,6 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
                 if result := done.result():
                     print(json.dumps(result), file=file, flush=True)
                     print(f"{result['outcome']:9} {result['path']}:{result['line']} {result['kind']}", flush=True)
+    confirm(out)
     left = len({site.key for site in drawn} - {line["key"] for line in read(out)})
     if left:
         print(f"{left} changes are left; the same command goes on")
@@ -140,6 +147,7 @@ class Tests:
     def __init__(self, path: Path):
         self.imports = mutate_tests.Imports(ROOT)
         self.by_file: dict[str, list[dict]] = {}
+        self.mapped = {line["file"] for line in read(path) if "file" in line}
         names: dict[str, list[str]] = {}
         for line in read(path):
             if "test" in line:
@@ -157,8 +165,14 @@ class Tests:
         Tests that enter the changed function come before the others of their file and its neighbors. A file's tests
         stay together, because they share fixtures.
         """
-        groups = []
+        groups: list[tuple[bool, int, float, list[dict]]] = []
         for distance, file in self.imports.ranked(site.path):
+            if file not in self.mapped:
+                text = (ROOT / file).read_text(encoding="utf-8")
+                near = distance < 0 or site.function.split(".")[-1] in text or Path(site.path).stem in text
+                if near or distance == 0:
+                    groups.append((not near, min(distance, 2), len(text) / GUESS, [unmapped(file, len(text) / GUESS)]))
+                continue
             entering = [test for test in self.by_file.get(file, ()) if self.enters(test, site)]
             others = [test for test in self.by_file.get(file, ()) if not self.enters(test, site)]
             for late, tests in ((False, entering), (True, others if entering or distance <= 0 else [])):
@@ -188,7 +202,12 @@ class Tests:
         )
 
 
-def try_change(site: mutate_sites.Site, base: Path, tests: list[str], limit: float) -> dict:
+def unmapped(file: str, seconds: float) -> dict:
+    """A test file of which nothing is known, as one test."""
+    return {"test": file, "seconds": seconds}
+
+
+def try_change(site: mutate_sites.Site, base: Path, tests: list[str], limit: float, failing: set[str]) -> dict:
     source = (PACKAGE / site.path).read_bytes()
     changed = site.apply(source)
     diff = difflib.unified_diff(source.decode().splitlines(), changed.decode().splitlines(), n=0, lineterm="")
@@ -211,18 +230,51 @@ def try_change(site: mutate_sites.Site, base: Path, tests: list[str], limit: flo
         for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
             compiled.unlink()
         target.write_bytes(changed)
-        chosen = Path(folder) / "tests.json"
-        chosen.write_text(json.dumps(tests))
         files = list(dict.fromkeys(test.split("::")[0] for test in tests))
-        code, tail = pytest(Path(folder), overlay, files, limit, MUTATE_TESTS=str(chosen))
-    outcome = {0: "survived", 4: "error", 5: "no tests", None: "hung"}.get(code, "noticed")
+        for part in filter(None, (files[:NEAREST], files[NEAREST:])):  # most changes are noticed by the nearest files
+            (chosen := Path(folder) / "tests.json").write_text(json.dumps({"run": tests, "skip": sorted(failing)}))
+            left = limit - (time.monotonic() - start)
+            code, tail = pytest(Path(folder), overlay, part, left, MUTATE_TESTS=str(chosen))
+            if code not in (0, 5):
+                break
     by = next((line for line in tail.splitlines() if line.startswith(("FAILED", "ERROR"))), tail[-300:])
+    late = "hung" if all("::" in test for test in tests) else "unfinished"
+    outcome = {0: "survived", 4: "error", 5: "no tests", None: late}.get(code, "noticed")
     return {**result, "outcome": outcome, "by": by[:300], "seconds": round(time.monotonic() - start, 1)}
 
 
-def pytest(folder: Path, source: Path, files: list[str], seconds: float, **variables: str) -> tuple[int | None, str]:
+def confirm(out: Path) -> None:
+    """Run the tests that failed on the package as it is; results of those that fail there, too, are removed."""
+    results, known = read(out), set(read_list(FAILING))
+    failed = {failed_test(line) for line in results if line["outcome"] == "noticed"} - {""}
+    confirmed = set(read_list(PASSING))
+    if asked := sorted(failed - confirmed - known):
+        with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+            chosen = Path(folder) / "tests.json"
+            chosen.write_text(json.dumps({"run": asked, "skip": []}))
+            files = list(dict.fromkeys(test.split("::")[0] for test in asked))
+            record = Path(folder) / "record.jsonl"
+            variables = {"MUTATE_TESTS": str(chosen), "MUTATE_RECORD": str(record)}
+            pytest(Path(folder), PACKAGE.parent, files, 3600, stop=False, **variables)
+            confirmed |= {line["test"] for line in read(record) if line["outcome"] == "passed"}
+        PASSING.write_text(json.dumps(sorted(confirmed)))
+    known |= failed - confirmed
+    FAILING.write_text(json.dumps(sorted(known)))
+    kept = [line for line in results if failed_test(line) not in known]
+    out.write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+
+def failed_test(result: dict) -> str:
+    """The test that noticed a change; "" if it was no single test."""
+    by = result["by"]
+    return by.removeprefix("FAILED ").partition(" - ")[0] if by.startswith("FAILED") else ""
+
+
+def pytest(
+    folder: Path, source: Path, files: list[str], seconds: float, stop: bool = True, **variables: str
+) -> tuple[int | None, str]:
     """Run tests on the package in `source`: the exit code (None: it took too long) and the end of the output."""
-    (folder / "tmp").mkdir()
+    (folder / "tmp").mkdir(exist_ok=True)
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(source), str(TOOLS), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -232,11 +284,12 @@ def pytest(folder: Path, source: Path, files: list[str], seconds: float, **varia
         "CUDA_VISIBLE_DEVICES": "",
         **variables,
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled files save a third of the time
     command = [sys.executable, "-m", "pytest", *files, "-q", "--tb=no", "-rfE", "-p", "mutate_plugin"]
     command += ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", "-m", "not slow and not torture"]
     command += ["-W", "ignore::pytest.PytestConfigWarning", "-o", "addopts=--import-mode=importlib"]
-    if "MUTATE_TESTS" in variables:
-        command.append("-x")
+    if stop and "MUTATE_TESTS" in variables:
+        command += ["-x", "-o", "timeout=75"]  # a test that hangs fails
     with (folder / "output").open("w+") as output:
         process = subprocess.Popen(
             command,
@@ -275,6 +328,10 @@ def show(files: list[Path]) -> int:
         print("\n".join(f"  {text}" for text in line["diff"]))
     print(f"\n{len(noticed)} of {len(results)} changes noticed")
     return 0
+
+
+def read_list(path: Path) -> list[str]:
+    return json.loads(path.read_text()) if path.exists() else []
 
 
 def read(path: Path) -> list[dict]:

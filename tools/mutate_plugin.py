@@ -2,7 +2,7 @@
 
 MUTATE_RECORD names a file: one line of JSON for each test, with its outcome, its seconds and the functions of the
 package that it entered, as places in the list of all names so far; `names` holds the new ones.
-MUTATE_TESTS names a file: a JSON list of the tests to run.
+MUTATE_TESTS names a file, JSON: the tests to run, or files of which all tests run, and those to skip.
 """
 
 import json
@@ -69,8 +69,11 @@ def pytest_unconfigure():
 def pytest_collection_modifyitems(session, config, items):
     if not TESTS:
         return
-    place = {test: i for i, test in enumerate(json.loads(Path(TESTS).read_text()))}
-    items[:] = sorted((item for item in items if item.nodeid in place), key=lambda item: place[item.nodeid])
+    wanted = json.loads(Path(TESTS).read_text())
+    place = {test: i for i, test in enumerate(wanted["run"])}
+    places = {item: place.get(item.nodeid, place.get(item.nodeid.split("::")[0])) for item in items}
+    chosen = [item for item in items if places[item] is not None and item.nodeid not in wanted["skip"]]
+    items[:] = sorted(chosen, key=places.get)
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)

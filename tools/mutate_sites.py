@@ -14,9 +14,9 @@ from pathlib import Path
 
 KINDS = ("comparison", "constant", "operator", "argument", "statement", "branch")
 
-# Files, relative to the package: benchmarks and styles promise no figure or color; gpu and replay run on a GPU only.
-LEFT_OUT = ("bench/", "cli/bench.py", "cli/looks.py", "report/looks.py", "report/figures.py", "gpu.py", "replay.py")
-KERNEL_FILES = "triton_"
+# Files, relative to the package: benchmarks and figures promise no number or color; the rest runs on a GPU only.
+LEFT_OUT = ("bench/", "cli/bench.py", "report/figures.py", "kernels/async_copy.py", "kernels/cuda_graph.py")
+KERNEL_FILES = "_triton.py"
 
 # Calls that only word a message; arguments that only word help or a picture (and strict=, a guard of zip).
 WORDING_CALLS = frozenset(
@@ -109,7 +109,7 @@ def sites(package: Path) -> list[Site]:
     found = []
     for file in sorted(package.rglob("*.py")):
         path = file.relative_to(package).as_posix()
-        if not path.startswith(LEFT_OUT) and not file.name.startswith(KERNEL_FILES):
+        if not path.startswith(LEFT_OUT) and not file.name.endswith(KERNEL_FILES):
             found += sites_of(path, file.read_bytes())
     return found
 

@@ -4,6 +4,8 @@ import ast
 from pathlib import Path
 
 COMMAND_LINE = "hopflow.cli"
+PAGES = ("test_pages.py", "test_notebooks.py", "test_site.py", "test_site_in_chromium.py")
+"""Tests that run all pages of the documentation: minutes, for any change."""
 
 
 class Imports:
@@ -14,11 +16,9 @@ class Imports:
         self.modules = {module_name(file, self.package): file for file in self.package.rglob("*.py")}
         self.homes = lazy_names(self.package / "__init__.py")
         self.edges = {name: self.imported(file, name) - {"hopflow"} for name, file in self.modules.items()}
-        self.helpers = {file.stem: file for file in (root / "tests").glob("*.py") if not file.stem.startswith("test_")}
+        self.helpers = {file.stem: file for file in (root / "tests" / "helpers").glob("*.py")}
         self.tests = sorted(
-            file
-            for file in (root / "tests").rglob("test_*.py")
-            if "slow" not in file.parts and "docs" not in file.parts
+            file for file in (root / "tests").rglob("test_*.py") if not {"slow", *PAGES}.intersection(file.parts)
         )
         self.direct = {file: self.by_test(file, set()) for file in self.tests}
 

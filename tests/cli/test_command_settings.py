@@ -270,3 +270,53 @@ def test_the_markdown_table_has_a_row_for_each_setting(hopflow, command):
     assert lines[:2] == ["| setting | default | allowed | meaning |", "| --- | --- | --- | --- |"]
     assert [line.split("|")[1].strip(" `") for line in lines[2:]] == [line.name for line in settings_of(command)]
     assert hopflow("config", "keys", *command.split(), "--markdown").out == settings_table(command)
+
+
+PROBES = ("-1", "0", "0.5", "1", "2", "3", "1024", "65537", "1048576", "1048577", "1e30")
+ACCEPTED = {
+    "1 2 3 1024 65537 1048576 1048577": (
+        "sample: n per_call top_k batch threads; infill: n per_call top_k batch threads; eval: rows per_call threads; "
+        "bench train: steps; reproduce morse: steps; reproduce text: limit"
+    ),
+    "1 2 3 1024 65537 1048576": (
+        "sample: length steps; infill: length steps; eval: length steps; data prepare: length; bench train: length; "
+        "bench sample: length steps; bench eval: length; reproduce morse: sampler_steps"
+    ),
+    "1 2 3 1024": (
+        "eval: draws n ot_n batch; bench train: batch; bench sample: n; bench eval: n draws; bench ot: n; "
+        "reproduce morse: seeds samples"
+    ),
+    "0 1 2 3 1024 65537 1048576 1048577": (
+        "sample: seed; infill: seed; eval: paths seed; demo: seed; oracle: seed; data prepare: seed; "
+        "bench train: seed; bench sample: seed; bench eval: seed; bench ot: seed"
+    ),
+    "2 3 1024 65537 1048576 1048577": "bench train: tokens; bench sample: tokens; bench eval: tokens",
+    "0 0.5 1 2 3 1024 65537 1048576 1048577 1e30": (
+        "sample: eta temperature; infill: eta temperature; eval: error seconds eta temperature eps"
+    ),
+    "0.5 1 2 3 1024 65537 1048576 1048577 1e30": "reproduce text: minutes",
+    "0 0.5 1": "sample: min_p; infill: min_p; data prepare: holdout",
+    "0.5 1": "sample: top_p; infill: top_p",
+}
+
+
+def is_accepted(command: str, key: str, text: str) -> bool:
+    try:
+        parse_settings([f"{key}={text}"], COMMANDS[command])
+    except ValueError:
+        return False
+    return True
+
+
+def test_every_number_has_the_range_that_it_is_meant_to_have():
+    found = {}
+    for command, cls in COMMANDS.items():
+        for key in cls.model_fields:
+            accepted = tuple(text for text in PROBES if is_accepted(command, key, text))
+            if accepted not in (PROBES, ()):  # texts and words
+                found.setdefault(" ".join(accepted), {}).setdefault(command, []).append(key)
+    written = {
+        accepted: "; ".join(f"{command}: {' '.join(keys)}" for command, keys in commands.items())
+        for accepted, commands in found.items()
+    }
+    assert written == ACCEPTED

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from saved_networks import LENGTH, rows
 from terminals import terminal
 
 import hopflow as hf
+from hopflow.cli import draw_samples
 from hopflow.cli import watch as watching
+from hopflow.cli.trained_network import TrainedNetwork
 from hopflow.cli.watch import HOPPING, NOISE, PROMPT, SETTLED, HopReplay, watch
 from hopflow.data.tokenizers import END
 from hopflow.system.safe_text import harmless
@@ -159,3 +162,25 @@ def test_masks_are_as_wide_as_typical_tokens(generation):
     words = Script(("Alas", "poor", "Yorick", "I", "knew", "him"))
     (first,) = HopReplay(generation, words, data=6).frames([0.0])
     assert first.rows[0][1] == ("░░░░", NOISE)
+
+
+def network_of_script() -> TrainedNetwork:
+    flow = hf.Flow(hf.Mask(hf.Vocab(6, 1)))
+    return TrainedNetwork(Path(), torch.nn.Identity(), flow, Script(), None, None, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("height", "shown"),
+    [(40, True), (8, False)],  # both sequences; one of them
+)
+def test_texts_that_a_replay_has_left_on_the_terminal_are_not_printed_again(generation, monkeypatch, height, shown):
+    screen = terminal(height=height)
+    monkeypatch.setattr(draw_samples, "console", lambda stderr: screen)
+    monkeypatch.setattr(draw_samples, "watch", lambda replay, screen: watch(replay, screen, lambda _: None))
+    assert draw_samples.replay(generation, network_of_script()) is shown
+
+
+def test_after_a_replay_that_is_not_on_a_terminal_texts_are_printed(generation, monkeypatch):
+    screen = terminal(TERM="dumb")
+    monkeypatch.setattr(draw_samples, "console", lambda stderr: screen)
+    assert draw_samples.replay(generation, network_of_script()) is False

@@ -44,3 +44,10 @@ def test_what_belongs_together_is_not_parted():
 def test_what_fits_counts_the_gaps_between_columns():
     assert fits([["aa", "b"], ["a", "bbb"]], 7)
     assert not fits([["aa", "b"], ["a", "bbb"]], 6)
+
+
+def test_a_long_label_is_broken_only_where_the_table_would_not_fit():
+    label = "a_name_without_spaces_of_36_letters_"
+    lines = [(label, "1", "2")]
+    assert label in text_table(("run", "b0", "b1"), lines, 44)
+    assert label not in text_table(("run", "b0", "b1"), lines, 43)

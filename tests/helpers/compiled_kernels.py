@@ -1,9 +1,11 @@
 """Compile every kernel for a GPU, which need not be present, with the arguments that the wrappers pass; a script.
 
-Triton's interpreter does not check types, and accepts code that the compiler rejects.
+Triton's interpreter does not check types, and accepts code that the compiler rejects. Prints a line per kernel: its
+name, a tab, and the products that exceed 32 bits in a tensor with more than 2^31 numbers.
 """
 
 import inspect
+import re
 import sys
 from types import SimpleNamespace
 
@@ -31,6 +33,8 @@ KINDS = {
     torch.int64: "*i64",
 }
 KINDS |= {torch.float16: "*fp16", int: "i32", float: "fp32"}
+NEW_NUMBERS = ("arith.remsi", "arith.cmpi", "arith.trunci", "tt.load")
+"""Operations whose result is not as large as a program's index."""
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
 
@@ -44,8 +48,33 @@ def compiled(self: JITFunction, *args: object, grid: object, warmup: bool, **key
         for name, value in bound.items()
     }
     constants = {(self.arg_names.index(name),): bound[name] for name in fixed}
-    triton.compile(ASTSource(self, signature, constants), target=HOPPER, options=options)
-    sys.stdout.write(f"{self.fn.__module__}.{self.fn.__name__}\n")
+    kernel = triton.compile(ASTSource(self, signature, constants), target=HOPPER, options=options)
+    narrow = narrow_products(kernel.asm["ttir"])
+    sys.stdout.write(f"{self.fn.__module__}.{self.fn.__name__}\t{', '.join(narrow)}\n")
+
+
+def narrow_products(code: str) -> list[str]:
+    """Products in 32 bits of a program's index and a size that is an argument.
+
+    A remainder is bounded by what it is divided by; a number that is cut to 32 bits is hashed, for dropout.
+    """
+    indices, constants, found = set(), set(), []
+    for line in code.splitlines():
+        if loop := re.search(r"scf\.for (%\w+) = (%\w+) to", line):
+            pairs = [loop.groups(), *re.findall(r"(%\w+) = (%\w+)[,)]", line)]
+            indices.update(name for name, start in pairs if start in indices)
+        if not (one := re.match(r"\s*(%\w+) = ([\w.]+) ?([^:]*)(.*)", line)):
+            continue
+        name, operation, read, kind = one.group(1), one.group(2), re.findall(r"%\w+", one.group(3)), one.group(4)
+        if operation == "arith.constant" or (read and constants.issuperset(read)):
+            constants.add(name)
+        elif operation == "tt.get_program_id":
+            indices.add(name)
+        elif operation not in NEW_NUMBERS and indices.intersection(read):
+            indices.add(name)
+            if operation == "arith.muli" and "i64" not in kind and not constants.intersection(read):
+                found.append(name)
+    return found
 
 
 def main() -> None:

@@ -14,19 +14,30 @@ import hopflow
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="there is no triton to compile kernels")
-def test_every_kernel_compiles_for_a_gpu(tmp_path):
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> list[list[str]]:
+    """For each kernel: its module and name, and its products that exceed 32 bits in large tensors."""
+    if find_spec("triton") is None:
+        pytest.skip("there is no triton to compile kernels")
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "TRITON_INTERPRET": "0"}
     script = [sys.executable, str(ROOT / "tests" / "helpers" / "compiled_kernels.py")]
     run = subprocess.run(script, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
+    return [line.split("\t") for line in run.stdout.splitlines()]
+
+
+def test_every_kernel_compiles_for_a_gpu(compiled):
     started = {
         f"{file.stem}.{name}"
         for file in (ROOT / "src" / "hopflow" / "kernels").glob("*_triton.py")
         for name in re.findall(r"^ +(_\w+)\[", file.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert len(started) >= 12
-    assert {".".join(line.split(".")[-2:]) for line in run.stdout.split()} == started
+    assert {".".join(name.split(".")[-2:]) for name, _ in compiled} == started
+
+
+def test_places_in_tensors_with_more_than_two_to_the_31_numbers_are_computed_in_64_bits(compiled):
+    assert {name: products for name, products in compiled if products} == {}
 
 
 def test_shapes_are_checked_in_all_modules_but_kernels():

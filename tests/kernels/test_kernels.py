@@ -4,22 +4,23 @@ test_fast_paths.py tests the compiled kernels on a GPU: in bf16, and with gradie
 """
 
 import copy
-import os
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from cases import Mixed
+from interpreted_kernels import (
+    close,
+    divergence_triton,
+    embedding_triton,
+    fused_head_triton,
+    gelu_mlp_triton,
+    interpreted,  # noqa: F401
+    residual_norm_triton,
+    short_attention_triton,
+)
 from torch import nn
 from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
-
-if torch.cuda.is_available():
-    pytest.skip("kernels are tested on the GPU that is here, in test_fast_paths.py", allow_module_level=True)
-os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, those of triton itself included
-pytest.importorskip("triton", reason="there is no triton to interpret kernels")
-
-from cases import Mixed
 
 from hopflow import divergences, kernels
 from hopflow.kernels import gelu_mlp
@@ -29,33 +30,6 @@ from hopflow.sampling.random_draws import categorical
 from hopflow.scores import _terms
 from hopflow.sources import BagOfWords, Uniform
 from hopflow.vocab import Vocab
-
-
-def without_shape_checks(package: ModuleType, name: str) -> ModuleType:
-    """A module without the shape checks of the tests: Triton reads the source of kernels."""
-    spec = PathFinder.find_spec(name, package.__path__)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-fused_head_triton, embedding_triton, divergence_triton = (
-    without_shape_checks(kernels, name) for name in ("fused_head_triton", "embedding_triton", "divergence_triton")
-)
-residual_norm_triton, short_attention_triton, gelu_mlp_triton = (
-    without_shape_checks(kernels, name)
-    for name in ("residual_norm_triton", "short_attention_triton", "gelu_mlp_triton")
-)
-del os.environ["TRITON_INTERPRET"]  # only the kernels of this file are interpreted
-
-
-@pytest.fixture(autouse=True)
-def interpreted(monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-
-
-def close(found: torch.Tensor, exact: torch.Tensor) -> None:
-    torch.testing.assert_close(found.double(), exact.detach(), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(("n", "v"), [(5, 17), (3, 2_100), (70, 40), (2, 4_500)])

@@ -4,6 +4,7 @@ import json
 import sys
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -334,3 +335,66 @@ def test_the_paper_s_values_belong_to_recipes_and_name_their_table():
     ]
     assert value == 182.4
     assert {row["is_bound"] for row in rows if row["quantity"] == "coupled"} == {False}
+
+
+PASSED_ON = {
+    "transformer": {"dropout": 0.25, "time": False, "recompute": True, "predict_x0": True},
+    "convolutional": {"dropout": 0.25, "time": False},
+    "causal": {"dropout": 0.25, "recompute": True},
+}
+
+
+@pytest.mark.parametrize(("model", "key"), [(model, key) for model, keys in PASSED_ON.items() for key in keys])
+def test_a_setting_of_a_network_is_passed_on_to_it(text, model, key):
+    recipe = replace(shrunk(named("text"), text, steps=1), model=model, source="bag_of_words")
+    for value in (PASSED_ON[model][key], getattr(Recipe(), key)):  # away from the default, and the default itself
+        assert getattr(build(replace(recipe, **{key: value})).model, key) == value
+
+
+LOADED = {"data": "a.txt", "tokens": "bytes", "length": 9, "holdout": 0.25, "pack": False}
+
+
+def test_the_settings_of_a_text_are_passed_on_to_its_corpus(text, monkeypatch):
+    seen = []
+
+    def load(*given, **keys):
+        seen.append({**dict(zip(("data", "tokens", "length"), given, strict=True)), **keys})
+        raise ValueError("enough was seen")
+
+    monkeypatch.setattr("hopflow.data.load", load)
+    with pytest.raises(ValueError, match="enough"):
+        build(replace(named("text"), **LOADED), offline=True, progress=print)
+    assert seen == [{**LOADED, "offline": True, "progress": print}]
+
+
+PROBES = (-1, 0, 0.5, 1, 2, 1024, 1 << 20, (1 << 20) + 1)
+ACCEPTED = {
+    "1 2 1024 1048576 1048577": "steps batch accumulate threads log_every save_every keep eval_steps length masks",
+    "0 1 2 1024 1048576 1048577": "ahead warmup seed workers eval_every eval_rows eval_samples",
+    "0 0.5 1 2 1024 1048576 1048577": "weight_decay save_minutes",
+    "0.5 1 2 1024 1048576 1048577": "lr adam_eps clip",
+    "0 0.5": "ot_ema weight_ema beta1 beta2 holdout dropout",
+    "1024 1048576": "ot_batch",  # a multiple of the batch
+}
+
+
+def is_accepted(key: str, value: float) -> bool:
+    try:
+        Recipe(**{key: value})
+    except ValueError:
+        return False
+    return True
+
+
+def test_every_number_of_a_recipe_has_the_range_that_it_is_meant_to_have():
+    found: dict[str, list[str]] = {}
+    for key, hint in get_type_hints(Recipe).items():
+        if {int, float} & {hint, *get_args(hint)}:
+            is_float = float in {hint, *get_args(hint)}
+            probes = [float(value) if is_float else value for value in PROBES if is_float or value != 0.5]
+            accepted = [f"{value:.7g}" for value in probes if is_accepted(key, value)]
+            if len(accepted) < len(probes):
+                found.setdefault(" ".join(accepted), []).append(key)
+    assert {accepted: set(keys) for accepted, keys in found.items()} == {
+        accepted: set(keys.split()) for accepted, keys in ACCEPTED.items()
+    }

@@ -4,6 +4,8 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import reported_runs
@@ -290,3 +292,16 @@ def test_a_single_token_can_be_counted_and_cached_with_unknown_errors(tmp_path):
         assert math.isnan(again.jumps[1])
         assert math.isnan(again.by_step.stderr[0])
     assert "NaN" not in (tmp_path / CACHE_FILE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("other", "shared"), [({}, True), ({"length": 9}, False), ({"sampler": "16 Euler steps"}, False)]
+)
+def test_hops_are_compared_between_runs_that_were_counted_in_the_same_way(monkeypatch, other, shared):
+    counted = {"sampler": "32 Euler steps", "length": 8, "jumps": (3.0, 0.25), "n": 12}
+    found = {"a": SimpleNamespace(**counted), "b": SimpleNamespace(**counted | {"jumps": (2.0, 0.5)} | other)}
+    monkeypatch.setattr(hop_counts, "run_hops", lambda run: (found[run.name], None, ""))
+    runs = [RunData(Path(name), name) for name in found]
+    values, sampler = hop_counts.counted_totals(runs)
+    assert sampler == ("η = 0, 32 Euler steps" if shared else "")
+    assert [(one.value, one.stderr) for one in values.values()] == ([(3.0, 0.25), (2.0, 0.5)] if shared else [])

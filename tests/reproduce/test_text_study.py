@@ -12,7 +12,7 @@ from hopflow.reproduce.text import cell as cells
 from hopflow.reproduce.text import queue
 from hopflow.reproduce.text.claims import ClaimResult, _bound_claim, _judged_claim
 from hopflow.reproduce.text.page import page
-from hopflow.reproduce.text.protocol import BUDGETS, FULL, SEEDS, Budget, StudyVariant
+from hopflow.reproduce.text.protocol import BUDGETS, FULL, LAPTOP, PAPER_SIZE, SEEDS, Budget, StudyVariant
 from hopflow.reproduce.text.statistics import difference, judged_perplexity, over_seeds, perplexity
 
 STUDY = ROOT / "docs" / "results" / "text"
@@ -230,3 +230,15 @@ def test_every_variant_of_a_seed_sees_the_same_text_in_the_same_order():
 def test_recipes_with_ot_and_full_support_train_an_x0_head_and_others_do_not():
     with_head = {v.name for v in BUDGETS["full"].variants if v.resolved(0).predict_x0}
     assert with_head == {"dfm_b_exact_ema", "dfm_b_exact", "dfm_b_sinkhorn", "dfm_b_exact_ema_small"}
+
+
+def test_the_protocols_are_those_that_were_fixed_before_the_study_ran():
+    found = {name: protocol.sha256 for name, protocol in (("full", FULL), ("laptop", LAPTOP), ("paper", PAPER_SIZE))}
+    assert found == {"full": "6357b67880e0a73d", "laptop": "a28928ad24343d5d", "paper": "e766040510d5371c"}
+
+
+def test_seeds_1_and_2_are_run_for_the_six_main_variants_only():
+    main = ["dfm_o", "dfm_n", "dfm_b", "dfm_b_exact_ema", "dfm_mmf", "dfm_mmf_exact_ema"]
+    assert {
+        variant.name: variant.seeds for variant in BUDGETS["full"].variants if variant.seeds != (0,)
+    } == dict.fromkeys(main, SEEDS)

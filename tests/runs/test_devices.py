@@ -1,5 +1,7 @@
 """Every device gives the numbers of the CPU: losses, gradients, bounds, and laws of samples."""
 
+import os
+
 import pytest
 import torch
 import toys
@@ -15,6 +17,7 @@ from hopflow.flow import Flow
 from hopflow.objectives import Bound, CrossEntropy, NoisyCrossEntropy
 from hopflow.paths import PathSample
 from hopflow.predictions import Carry, Evidence, Plain
+from hopflow.runs.devices import cores
 from hopflow.sampling.generate import generate
 from hopflow.sampling.random_draws import categorical
 from hopflow.scores import Scores
@@ -168,3 +171,14 @@ def test_tokens_with_tiny_equal_probabilities_are_drawn_at_the_right_index(devic
     u = 0.999 + 2e-8 * (place.double() + 0.5)
     found = categorical(row.to(device).expand(200, -1), u if device == "mps" else u.to(device))
     assert (found.cpu() - place - 1).abs().max() <= 1  # a device's exp may differ in the last digit
+
+
+@pytest.mark.parametrize(("affinity", "count", "expected"), [({2, 5, 7}, 8, 3), (None, 6, 6), (None, None, 1)])
+def test_the_cores_are_those_of_this_process_or_else_of_the_machine(monkeypatch, tmp_path, affinity, count, expected):
+    if affinity is None:
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    else:
+        own = {0: affinity}  # 0 is this process
+        monkeypatch.setattr(os, "sched_getaffinity", own.__getitem__, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    assert cores(tmp_path) == expected

@@ -38,3 +38,12 @@ def test_a_written_message_restarts_the_interval():
             assert time.monotonic() - start < 60
     (first, _), (second, _) = messages
     assert second - first >= 0.4
+
+
+def test_an_update_is_reported_when_the_interval_has_just_passed(monkeypatch):
+    now, messages = [100.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    progress = Progress(messages.append, 2.0)
+    for now[0] in (101.75, 102.0, 103.75, 104.0):
+        progress.update(lambda: f"at {now[0]:g}")
+    assert messages == ["at 102", "at 104"]

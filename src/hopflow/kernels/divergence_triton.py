@@ -80,7 +80,8 @@ def _row_divergence(  # type: ignore[no-untyped-def]
         far = difference - some * (log_v - tl.log(some))
         term = tl.where(c > 0, tl.where(small, some * series, far), v)
         summed += tl.where((j != token) & (j != to) & (j < width), term, 0.0)
-    tl.store(out + row, other)
-    tl.store(out + n + row, pt)
-    tl.store(out + 2 * n + row, log_p1)
-    tl.store(out + 3 * n + row, tl.sum(summed, 0))
+    result = out + row
+    tl.store(result, other)
+    tl.store(result + n, pt)
+    tl.store(result + n + n, log_p1)  # 3 * n may exceed 32 bits
+    tl.store(result + n + n + n, tl.sum(summed, 0))

@@ -194,4 +194,4 @@ def _backward(  # type: ignore[no-untyped-def]
     to = sums + tl.program_id(0).to(tl.int64) * width + column
     tl.store(to, sum_gate, mask=in_row)
     tl.store(to + stride, sum_scale, mask=in_row)
-    tl.store(to + 2 * stride, sum_shift, mask=in_row)
+    tl.store(to + stride + stride, sum_shift, mask=in_row)  # 2 * stride may exceed 32 bits
