@@ -92,7 +92,14 @@ def test_float32_gumbel_noise_belongs_to_the_row():
     assert torch.equal(gumbel32(log_p, u)[3:4], gumbel32(log_p[3:4], u[3:4]))
 
 
-<<<<<<< HEAD:tests/sampling/test_random_draws.py
+def test_float32_gumbel_noise_is_the_one_of_every_release():
+    u = torch.linspace(0.01, 0.99, 12, dtype=torch.float64)
+    assert gumbel32(torch.zeros(12, 1000), u).tolist() == GUMBEL
+
+
+GUMBEL = [648, 487, 650, 821, 8, 600, 427, 713, 19, 93, 780, 825]
+
+
 def test_the_numbers_of_a_sequence_do_not_depend_on_those_beside_it():
     many, one = RandomStreams(7, range(10)), RandomStreams(7, [4])
     assert torch.equal(many.uniform(5)[4], one.uniform(5)[0])
@@ -133,11 +140,3 @@ def test_numbers_are_the_same_everywhere():
 def test_a_seed_out_of_range_is_refused(seed):
     with pytest.raises(ValueError, match="must be an integer from 0"):
         RandomStreams(seed, [0])
-=======
-def test_float32_gumbel_noise_is_the_one_of_every_release():
-    u = torch.linspace(0.01, 0.99, 12, dtype=torch.float64)
-    assert gumbel32(torch.zeros(12, 1000), u).tolist() == GUMBEL
-
-
-GUMBEL = [648, 487, 650, 821, 8, 600, 427, 713, 19, 93, 780, 825]
->>>>>>> w-mutate:tests/sampling/test_categorical.py
