@@ -1,11 +1,13 @@
 """The page of the text study with all cells: the paper's tables, findings and pictures, from made-up numbers."""
 
+import sys
 from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from synthetic_cells import synthetic_cell
 
+from hopflow import cli
 from hopflow.reproduce.text import queue
 from hopflow.reproduce.text.claims import CLAIMS
 from hopflow.reproduce.text.findings import _paper_steps, cost_table
@@ -17,7 +19,7 @@ from hopflow.reproduce.text.protocol import BUDGETS, FULL
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory):
     """The folder of a study with made-up numbers in every cell."""
-    folder = tmp_path_factory.mktemp("complete") / "text"
+    folder = tmp_path_factory.mktemp("complete") / "results" / "text"
     for variant, seed in BUDGETS["full"].cells():
         synthetic_cell("full", variant, seed).write(folder)
     synthetic_cell("full", BUDGETS["full"].variants[0], 0).write(folder / queue.REPEATED)
@@ -86,3 +88,18 @@ def test_cells_that_shared_the_device_do_not_count_for_the_cost_of_ot(tmp_path):
     slow = replace(group["dfm_b"][0], seed=1, machine={"shared": True}, training={"late_tokens_per_second": 1.0})
     assert cost_table({**group, "dfm_b": [*group["dfm_b"], slow]}) == cost_table(group)
     assert "| dfm_b_exact_ema | 512 | 0.4% | 0.02 ± ? | – |" in cost_table({**group, "dfm_b": [slow]})
+
+
+def test_the_command_writes_the_page_and_the_pictures_of_docs(complete, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hopflow", "reproduce", "text", "--table", "--cells", str(complete)])
+    drawings = complete.parent.parent / "pictures"
+    for exists in (False, True):
+        if exists:
+            drawings.mkdir()
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert end.value.code == 0
+        assert (complete.parent / "text.md").read_text(encoding="utf-8") == page(complete)
+        assert drawings.exists() == exists
+    assert {file.name for file in drawings.iterdir()} == {"text_bounds.svg", "text_samples.svg", "text_hops.svg"}
+    assert "(0 runs missing)" in capsys.readouterr().out

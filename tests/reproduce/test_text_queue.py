@@ -182,3 +182,11 @@ def test_cells_of_a_shared_device_and_repeated_cells_are_marked(tmp_path, monkey
     (again,) = queue.run(tmp_path, budget="tiny", device="cpu", variants=("ar",), repeat=True)
     assert again == tmp_path / "repeated" / path.name
     assert "shared" not in cells.read(again).machine
+
+
+def test_with_limit_0_only_the_judge_is_trained(tmp_path, monkeypatch):
+    asked = []
+    two_cells(monkeypatch, lambda *_, **__: pytest.fail("a cell was run"))
+    monkeypatch.setattr(queue, "prepare_judges", lambda *given: asked.append(given[-1]) or [])
+    assert queue.run(tmp_path, budget="tiny", device="cpu", limit=0, later=("smollm2",)) == []
+    assert asked == [("smollm2",)]

@@ -87,8 +87,10 @@ def text(
         echo(page.page(cells, chosen.budget), nl=False)
         return
     target = cells.parent / "text.md"
-    for name, drawing in pictures.pictures(cells).items():
-        atomic.write(cells.parent.parent / "pictures" / name, drawing.encode())
+    drawings = target.resolve().parent.parent / "pictures"
+    if (page_only or judge_only) and drawings.is_dir():  # as in docs/; elsewhere only the page is written
+        for name, drawing in pictures.pictures(cells).items():
+            atomic.write(drawings / name, drawing.encode())
     atomic.write(target, page.page(cells).encode())
     echo(f"{target} ({len(queue.missing(BUDGETS['full'], cells))} runs missing)")
 

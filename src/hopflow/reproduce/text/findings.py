@@ -94,9 +94,9 @@ def cost_table(cells: Cells) -> str:
         )
     note = (
         "Second half of the training, of cells that had the device to themselves. Waiting: share of the time in which "
-        "a step waits for its coupling. A coupling: seconds of one OT problem in a worker. Slower: tokens per second of "
-        "the base over those of the variant, minus one; it includes the x0 head, and two runs without OT differ by as "
-        "much as this number."
+        "a step waits for its coupling. A coupling: seconds of one OT problem in a worker. Slower: tokens per second "
+        "of the base over those of the variant, minus one; it includes the x0 head, and two runs without OT differ by "
+        "as much as this number."
     )
     head = ("variant", "OT batch n", "waiting", "a coupling, s", "slower", "paper")
     return section("### Cost of OT", note, table(head, rows))
