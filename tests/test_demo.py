@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -163,3 +164,11 @@ def test_every_command_reads_the_runs_of_the_demo(short, tmp_path, monkeypatch, 
     longer = hopflow("train", folder, f"steps={SHORT['STEPS'] + 1}", "--offline")
     assert f"{SHORT['STEPS'] + 1}, " in longer
     assert read(tmp_path / "ot" / "metrics.jsonl")[-1]["step"] == SHORT["STEPS"]
+
+
+@pytest.mark.parametrize(("name", "coupling"), [("independent", "independent"), ("ot", "exact")])
+def test_the_recipe_of_a_demo_names_its_text_coupling_steps_and_seed(tmp_path, name, coupling):
+    (tmp_path / "a.txt").write_text("some words of a text of one's own. " * 200)
+    corpus = hf.data.load(tmp_path / "a.txt", "morse", demo.LENGTH, cache=tmp_path / "cache")
+    found = demo.recipe(name, corpus, steps=7, seed=3)
+    assert (Path(found.data).name, found.coupling, found.steps, found.seed) == ("a.txt", coupling, 7, 3)
