@@ -144,6 +144,8 @@ def test_oracle_writes_its_rows_as_json(hopflow, analyses, tmp_path):
         (["oracle", "seed="], "seed must be an integer from 0 to 2^63 - 1, got "),
         (["oracle", "seed=1", "seed=2"], "typed twice"),
         (["oracle", "--seed", "1"], "settings are written key=value"),
+        (["sample"], "see `hopflow sample --help`"),
+        (["bench", "train", "--fast"], "see `hopflow bench train --help`"),
         (["oracle", "--json", "no/such/folder.json"], "its folder does not exist"),
         (["oracle", "--json", "."], "this is a folder, not a file"),
         (["orakel"], "'oracle'"),
