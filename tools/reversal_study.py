@@ -3,7 +3,7 @@
 python tools/reversal_study.py morse --out runs/reversal        # the demo's networks, K = 1, 8, 64
 python tools/reversal_study.py run RUN --data FILE              # any run, on rows of a text
 python tools/reversal_study.py speed --device cuda              # a new `small` bag-of-words network
-python tools/reversal_study.py trained --steps 32 --rows 2000   # small networks beside the exact values
+python tools/reversal_study.py trained --rows 400 --paths 8     # small networks beside the exact values
 """
 
 import argparse
@@ -171,7 +171,8 @@ def main() -> None:
     parser.add_argument("--certificate", action="store_true", help="also bound samples of the model from both sides")
     parser.add_argument("--coupling", nargs="+", choices=tuple(reversal_toy.COUPLINGS), help="for `trained`")
     parser.add_argument("--train-steps", type=int, default=4000, help="for `trained`: optimizer steps")
-    parser.add_argument("--tables", type=int, default=20_000, help="for `trained`: OT batches that are counted")
+    parser.add_argument("--tables", type=int, default=60_000, help="for `trained`: OT batches that are counted")
+    parser.add_argument("--toy-steps", type=int, nargs="+", default=[32, 128], help="for `trained`: sampler steps")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     {"morse": morse, "run": run, "speed": speed, "trained": trained}[arguments.what](arguments)

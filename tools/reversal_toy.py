@@ -6,10 +6,10 @@ the numbers.
 """
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from hopflow.training.tasks import LAST, FlowBatch, FlowLoss
 VOCAB, LENGTH, OT_BATCH = hf.Vocab(3), 5, 64
 SPACE = Space(VOCAB, LENGTH)
 COUPLINGS = {"independent": hf.Independent(), "exact": hf.ExactOT(), "sinkhorn": hf.SinkhornOT(eps=0.1)}
-MOMENTS = 64
+MOMENTS = 32
 """Times at which the loss is enumerated."""
 
 
@@ -62,15 +62,17 @@ class Toy:
             found = self.flow.coupling.pair(x0, x1, generator)
             yield found.x0, found.x1
 
-    def tabulated(self, batches: int) -> Oracle:
-        """The oracle of the pairs, counted over so many OT batches; exact for independent pairs."""
+    def tabulated(self, batches: int) -> list[Oracle]:
+        """Oracles of the pairs: counted over all OT batches, and over each half. One for independent pairs, exact."""
         if not self.flow.couples:
-            return Oracle(self.flow, self.law, LENGTH)
-        counts = torch.zeros(len(SPACE.states), len(SPACE.data), dtype=torch.float64)
+            return [Oracle(self.flow, self.law, LENGTH)]
+        halves = torch.zeros(2, len(SPACE.states), len(SPACE.data), dtype=torch.float64)
         one = torch.ones(OT_BATCH, dtype=torch.float64)
-        for _, (x0, x1) in zip(range(batches), self.pairs(self.seed + 1), strict=False):
-            counts.index_put_((SPACE.ids(x0), SPACE.ids(x1)), one, accumulate=True)
-        pi = counts / counts.sum()
+        for number, (x0, x1) in zip(range(batches), self.pairs(self.seed + 1), strict=False):
+            halves[number % 2].index_put_((SPACE.ids(x0), SPACE.ids(x1)), one, accumulate=True)
+        return [self.of_pairs(counts / counts.sum()) for counts in (halves.sum(0), *halves)]
+
+    def of_pairs(self, pi: Tensor) -> Oracle:
         return Oracle(self.flow, pi.sum(0), LENGTH, None, Joint.of(SPACE, pi))
 
 
@@ -115,62 +117,86 @@ def head_law(model: hf.Transformer, flow: hf.Flow) -> Any:
     return law
 
 
-def losses(true: Oracle, model: hf.Transformer) -> dict[str, float]:
-    """Cross-entropies of x1 and x0 by the network, and the lowest possible ones, in nats per sequence."""
+def lowest(true: Oracle) -> tuple[float, float]:
+    """The lowest possible cross-entropies of x1 and x0, in nats per sequence."""
+    found = torch.zeros(2, dtype=torch.float64)
+    for _, weight, *laws in moments(true):
+        found += torch.stack([(weight * torch.special.entr(law)).sum() for law in laws])
+    return float(found[0]), float(found[1])
+
+
+def losses(true: Oracle, model: hf.Transformer) -> tuple[float, float]:
+    """The cross-entropies of x1 and x0 by the network."""
     network, law0 = Oracle(true.flow, true.q, LENGTH, model), head_law(model, true.flow)
-    found = dict.fromkeys(("x1", "x1_best", "x0", "x0_best"), 0.0)
+    found = torch.zeros(2, dtype=torch.float64)
+    for moment, weight, *laws in moments(true):
+        by_network = (network.probs(moment)[0], law0(moment)[0])
+        pairs = zip(laws, by_network, strict=True)
+        found -= torch.stack([torch.where(p > 0, weight * p * log.log(), 0.0).sum() for p, log in pairs])
+    return float(found[0]), float(found[1])
+
+
+def moments(true: Oracle) -> Iterator[tuple[Any, Tensor, Tensor, Tensor]]:
+    """Times, the weight of each state at them, and the true laws of x1 and x0 given the state."""
     for number in range(MOMENTS):
         moment = true.at((number + 0.5) / MOMENTS)
-        best1, weight = true.predictive(moment)
-        best0, weight = predictive_x0(true, moment)[0], weight[0][:, None, None] / MOMENTS
-        for name, best, law in (("x1", best1[0], network.probs(moment)[0]), ("x0", best0, law0(moment)[0])):
-            found[name] -= float(torch.where(best > 0, weight * best * law.log(), 0.0).sum())
-            found[f"{name}_best"] += float((weight * torch.special.entr(best)).sum())
-    return found
+        law, weight = true.predictive(moment)
+        yield moment, weight[0][:, None, None] / MOMENTS, law[0], predictive_x0(true, moment)[0]
 
 
-def drawn_excess(model: hf.Transformer, flow: hf.Flow, nll: Tensor, law: Tensor, options: Any) -> Iterator[Any]:
+def drawn_excess(
+    model: hf.Transformer, toy: Toy, nll: Tensor, steps: int, rows: int, paths: int
+) -> Iterator[tuple[int, float, float]]:
     """br minus the exact value for each number of paths, with its standard error.
 
-    With W the mean weight divided by its exact mean, E[-log W] is estimated by -log W + W - 1, whose mean is the same
-    and whose variance is much lower.
+    With W the mean weight divided by its exact mean, W - 1 has mean 0: it is a control variate of -log W, with the
+    coefficient of least squares.
     """
-    generator = torch.Generator().manual_seed(options.seed)
-    ids = torch.multinomial(law, options.rows, True, generator=generator)
-    found = hf.reversal_bound(model, flow, SPACE.data[ids], steps=options.steps, paths=options.paths, seed=3)
+    ids = torch.multinomial(toy.law, rows, True, generator=torch.Generator().manual_seed(toy.seed))
+    found = hf.reversal_bound(model, toy.flow, SPACE.data[ids], steps=steps, paths=paths, seed=3)
     log_w = found.log_weights + nll[ids][:, None]
-    for paths in (1, 8, 64):
-        if paths <= options.paths:
-            groups = log_w[:, : options.paths // paths * paths].unflatten(1, (-1, paths))
-            log_mean = groups.logsumexp(2) - math.log(paths)
-            each = (log_mean.exp() - 1 - log_mean).mean(1)
-            yield paths, float(each.mean()), float(each.std() / math.sqrt(len(each)))
+    for count in (count for count in (1, 8, 64) if count <= paths):
+        groups = log_w[:, : paths // count * count].unflatten(1, (-1, count))
+        log_mean = groups.logsumexp(2) - math.log(count)
+        value, control = -log_mean.mean(1), log_mean.exp().mean(1) - 1
+        centred = control - control.mean()
+        each = value - (value * centred).sum() / (centred**2).sum() * control
+        yield count, float(each.mean()), float(each.std() / math.sqrt(len(each)))
 
 
 def measure(name: str, options: Any) -> Iterator[dict[str, Any]]:
-    """One line of numbers after another: losses, exact values, excesses."""
-    start, toy = time.perf_counter(), Toy(name, options.seed)
-    model, true = trained(toy, options.train_steps), toy.tabulated(options.tables)
-    found = losses(true, model)
-    above = {part: round(100 * (found[part] / found[f"{part}_best"] - 1), 3) for part in ("x1", "x0")}
-    yield {"run": name, "what": "losses", **found, "percent_above": above}
-    oracle = Oracle(toy.flow, toy.law, LENGTH, model)
-    nll = oracle.nll(steps=options.steps)
-    one = {
-        "source": Reversal(oracle, options.steps),
-        "head": Reversal(oracle, options.steps, x0=head_law(model, toy.flow)),
+    """One line of numbers after another: losses, and for each number of steps the excess over the exact value."""
+    toy, folder = Toy(name, options.seed), Path(options.out) / f"toy_{name}"
+    if not folder.exists():
+        hf.save_pretrained(folder, trained(toy, options.train_steps), toy.flow)
+    model = hf.from_pretrained(folder).model
+    true, *halves = toy.tabulated(options.tables)
+    found, best, by_half = losses(true, model), lowest(true), [lowest(half) for half in halves]
+    for part, what in enumerate(("x1", "x0")):
+        least = best[part]
+        if by_half:  # a table has an entropy that is too low by a constant over its number of pairs
+            least = 2 * least - sum(half[part] for half in by_half) / 2
+        above = round(100 * (found[part] / least - 1), 3)
+        yield {"run": name, "loss of": what, "network": found[part], "lowest": least, "percent above": above}
+    for steps in options.toy_steps:
+        yield from excesses(toy, model, true, steps, options)
+
+
+def excesses(toy: Toy, model: hf.Transformer, true: Oracle, steps: int, options: Any) -> Iterator[dict[str, Any]]:
+    """The excess of bn and of br over the exact value: enumerated for one path, drawn for more."""
+    oracle, facts = Oracle(toy.flow, toy.law, LENGTH, model), {"run": toy.name, "steps": steps}
+    nll = oracle.nll(steps=steps)
+    found = {
+        "bn": bound(oracle, steps=steps),
+        "br 1, no head": Reversal(oracle, steps).bound(),
+        "br 1, head": Reversal(oracle, steps, x0=head_law(model, toy.flow)).bound(),
+        "br 1, true x0": Reversal(oracle, steps, x0=lambda moment: predictive_x0(true, moment)).bound(),
     }
-    if toy.flow.couples:
-        one["true x0"] = Reversal(oracle, options.steps, x0=lambda moment: predictive_x0(true, moment))
-    excess = {"bn": oracle.mean(bound(oracle, steps=options.steps) - nll)}
-    excess |= {f"br 1, {what}": oracle.mean(reversal.bound() - nll) for what, reversal in one.items()}
-    yield {"run": name, "what": "enumerated excess", "nll": oracle.mean(nll), **excess}
-    for paths, value, error in drawn_excess(model, toy.flow, nll, toy.law, options):
-        yield {
-            "run": name,
-            "what": "drawn excess",
-            "paths": paths,
-            "excess": round(value, 5),
-            "stderr": round(error, 5),
-        }
-    yield {"run": name, "what": "seconds", "seconds": round(time.perf_counter() - start)}
+    excess = {what: round(oracle.mean(value - nll), 4) for what, value in found.items()}
+    # a table has empty cells, from which no step may start: mix in a few independent pairs
+    pi = 0.999 * true.joint.matrix(SPACE) if true.joint else 0.0
+    best = toy.of_pairs(pi + (0.001 if true.joint else 1.0) * true.source_law[:, None] * toy.law)
+    perfect = Reversal(best, steps, x0=lambda moment: predictive_x0(best, moment)).bound() - best.nll(steps=steps)
+    yield {**facts, "nll": round(oracle.mean(nll), 4), **excess, "br 1, perfect network": round(best.mean(perfect), 4)}
+    for paths, value, error in drawn_excess(model, toy, nll, steps, options.rows, options.paths):
+        yield {**facts, "drawn": paths, "excess": round(value, 5), "stderr": round(error, 5)}
