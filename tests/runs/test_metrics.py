@@ -43,7 +43,12 @@ def test_a_number_that_is_none_never_reaches_a_report(tmp_path, bad):
 
 
 @pytest.mark.parametrize(
-    "bad", ["[1]", '{"loss": 1}', '{"step": "1"}', '{"step": true}', "\x00\x00", '{"step": 1, "lo']
+    "bad",
+    [
+        *("[1]", '{"loss": 1}', '{"step": "1"}', '{"step": true}', "\x00\x00", '{"step": 1, "lo'),
+        f'{{"step": 1, "b0_ppl": {"9" * 400}}}',  # larger than any float
+        f'{{"step": {"9" * 400}}}',
+    ],
 )
 def test_a_bad_line_is_named_and_all_other_rows_are_kept_also_by_a_run_that_goes_on(tmp_path, bad):
     good = [{"step": step, "loss": 1.0} for step in range(40)]

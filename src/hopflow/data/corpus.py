@@ -1,6 +1,7 @@
 """Corpus: rows of tokens to train on and rows held out, from any text."""
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..system.number_types import is_integer, is_number
 from ..system.progress import Progress, ProgressCallback
 from .prepare import prepare
 from .rows import PackedRows, PaddedRows, TokenRows
@@ -114,6 +116,8 @@ def load(
     `pack=False` a row belongs to one document and is padded with end-of-text tokens; `keep` is True up to the first of
     these. Characters and bytes have an end-of-text token only if there are several documents, or with `pack=False`.
     """
+    if not isinstance(source, str | os.PathLike):
+        raise ValueError(f"source must be the name of a file, folder or corpus, got {type(source).__name__}.")
     _check(length, holdout)
     status = Progress(progress or logging.getLogger("hopflow.data").info)
     store = prepare(source, tokens, holdout, pack, cache, seed, status, offline)
@@ -135,10 +139,10 @@ def load(
 
 
 def _check(length: int, holdout: float) -> None:
-    if length < 1:
-        raise ValueError(f"length must be an integer ≥ 1, got {length}")
-    if not 0 <= holdout <= 1:
-        raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout}")
+    if not (is_integer(length) and length >= 1):
+        raise ValueError(f"length must be an integer ≥ 1, got {length!r}")
+    if not (is_number(holdout) and 0 <= holdout <= 1):
+        raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout!r}")
 
 
 def _check_rows(store: Store, train: TokenRows, test: TokenRows, length: int, holdout: float) -> None:

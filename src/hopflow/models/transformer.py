@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..kernels.fused_head import is_plain_linear
-from ..vocab import Vocab
+from ..vocab import Vocab, require_vocab
 from .attention import Attention
 from .block_stack import BlockStack, check_dropout, check_tokens
 from .blocks import Block, Norm, PartialFeatures, PlainBranch, TimedBranch, TimedNorm, TimeEmbedding
@@ -32,6 +32,7 @@ class Transformer(BlockStack):
         recompute: bool = False,
         predict_x0: bool = False,
     ) -> None:
+        require_vocab(vocab)
         size = Size.of(size)
         check_dropout(dropout)
         branch = TimedBranch if time else PlainBranch

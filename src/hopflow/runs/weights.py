@@ -10,6 +10,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+LONGEST_NAME = 80
+"""Characters of a tensor's name that a message shows."""
+COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Floating-point types that networks compute with; torch only stores others, such as float8."""
+
 
 class DamagedFile(ValueError):
     """A file of a saved network or of a checkpoint differs from what was written."""
@@ -46,10 +51,20 @@ def verify(file: Path, sha256: str) -> None:
     """Raise DamagedFile unless the file has this sha256: safetensors itself would load a flipped byte."""
     if not file.is_file():
         raise FileNotFoundError(errno.ENOENT, "the weights are missing; was the folder copied in full?", str(file))
+    _check_header(file)
     with file.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != sha256:
         raise DamagedFile(f"{file} {_why(file)}: its sha256 is {found[:12]}…, config.json states {str(sha256)[:12]}…")
+
+
+def _check_header(file: Path) -> None:
+    """Raise DamagedFile unless the header fits the size of the file: hashing a file of terabytes would take hours."""
+    try:
+        with safe_open(file, "pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise DamagedFile(f"{file} {_why(file)}: {error}") from None
 
 
 def _why(file: Path) -> str:
@@ -76,13 +91,15 @@ def fill(model: nn.Module, file: Path, device: torch.device, *, convert: bool = 
             tensors = {name: stored.get_tensor(name) for name in state}  # memory-mapped: nothing is read yet
     except SafetensorError as error:
         raise ValueError(f"{file} {_why(file)}: {error}") from None
+    floats = {tensor.dtype for tensor in tensors.values() if tensor.dtype.is_floating_point}
+    if stored_only := floats - set(COMPUTED):
+        raise ValueError(f"{file} has weights of type {stored_only.pop()}; allowed are {', '.join(map(str, COMPUTED))}")
     if any(value.is_meta for value in state.values()):
         (dtype, *others) = {tensor.dtype for tensor in tensors.values()}
         if others or not dtype.is_floating_point:
             raise ValueError(f"{file}: all weights must have one floating-point type, got {[dtype, *others]}")
         model.to(dtype).to_empty(device=device)
     else:
-        floats = {tensor.dtype for tensor in tensors.values() if tensor.dtype.is_floating_point}
         if convert and len(floats) == 1:
             model.to(floats.pop())
         for name, value in model.state_dict().items():
@@ -97,6 +114,11 @@ def fill(model: nn.Module, file: Path, device: torch.device, *, convert: bool = 
 
 def _check_names(found: set[str], wanted: set[str], file: Path) -> None:
     if found != wanted:
-        lists = (sorted(wanted - found), sorted(found - wanted))
-        lacks, extra = (", ".join(names[:3]) + ("…" if len(names) > 3 else "") or "nothing" for names in lists)
+        lacks, extra = (name_list(names) or "nothing" for names in (wanted - found, found - wanted))
         raise ValueError(f"{file} belongs to another network: missing {lacks}; unexpected {extra}")
+
+
+def name_list(names: set[str]) -> str:
+    """The first three names, shortened: a file may contain names of any length."""
+    shown = [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…" for name in sorted(names)[:3]]
+    return ", ".join(shown) + ("…" if len(names) > 3 else "")

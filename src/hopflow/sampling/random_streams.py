@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..system.number_types import is_integer
+
 
 class RandomStreams:
     """One stream of uniform numbers for each of several sequences, by (seed, index of the sequence).
@@ -16,8 +18,8 @@ class RandomStreams:
     """
 
     def __init__(self, seed: int, rows: Sequence[int]) -> None:
-        if not 0 <= seed < 1 << 64:
-            raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed}.")
+        if not (is_integer(seed) and 0 <= seed < 1 << 64):
+            raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
         self._streams = [np.random.Philox(key=seed, counter=[0, 0, 0, row]) for row in rows]
 
     def __len__(self) -> int:
