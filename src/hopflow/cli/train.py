@@ -1,7 +1,6 @@
 """hopflow train."""
 
 import json
-import os
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
@@ -52,13 +51,13 @@ def train(
     """
     check_target(json_file)
     from ..recipes import build, requirements, resolve, seconds_per_step
-    from ..training.distributed import launched
+    from ..training.distributed import launched, launcher_number
     from ..training.signals import Interrupted
 
     keys = unread_settings(settings)
     import_network_class(keys["model"] if ":" in keys.get("model", "") else None)
     recipe = resolve(what, keys, fresh=fresh)
-    rank = int(os.environ.get("RANK", "0"))
+    rank = launcher_number("RANK", 0)
     first = rank == 0
     with launched(recipe.device):
         with progress_line() if first else nullcontext(lambda text: None) as progress:
