@@ -1,13 +1,15 @@
 """Weights of a file that others may have written."""
 
 import hashlib
+import os
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save
 from torch import nn
 
-from hopflow.runs.weights import DamagedFile, fill, verify
+from hopflow.runs.weights import DamagedFile, fill, pack, tensors_of, verify
 
 
 def test_a_sparse_terabyte_in_place_of_weights_is_refused_before_it_is_hashed(tmp_path, monkeypatch):
@@ -38,3 +40,14 @@ def test_a_message_shortens_the_names_of_tensors(tmp_path):
     with pytest.raises(ValueError, match="belongs to another network") as error:
         fill(model, tmp_path / "model.safetensors", torch.device("cpu"))
     assert len(str(error.value)) < 400 + len(str(tmp_path))
+
+
+def test_weights_are_loaded_from_a_folder_whose_name_is_not_utf8(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run\xff"))
+    folder.mkdir()
+    model, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    content = pack(tensors_of(model))
+    (folder / "model.safetensors").write_bytes(content)
+    verify(folder / "model.safetensors", hashlib.sha256(content).hexdigest())
+    fill(other, folder / "model.safetensors", torch.device("cpu"))
+    assert torch.equal(model.weight, other.weight)

@@ -20,6 +20,9 @@ from .trained_network import import_network_class
 SAMPLES, EXCERPT = "samples.jsonl", 240
 """File of the samples drawn in training, and how many characters of one the summary shows."""
 
+LARGEST_SAMPLES = 1 << 28
+"""Bytes of that file; a larger one is not read."""
+
 if TYPE_CHECKING:
     from ..recipes import Built, Recipe, Requirements
     from ..training.train import Run
@@ -171,12 +174,12 @@ def _next(run: str, recipe: "Recipe", steps: int) -> dict[str, str]:
 
 def sample_of(run: Path) -> str | None:
     """The first text of the last evaluation, shortened to one line."""
+    from ..system import regular_file
     from ..system.safe_text import harmless
 
     try:
-        with (run / SAMPLES).open(encoding="utf-8") as file:
-            text = str(json.loads(file.readline())["text"])
-    except (OSError, ValueError, KeyError, TypeError):  # no sample was drawn, or the file is incomplete
+        text = str(json.loads(regular_file.read(run / SAMPLES, LARGEST_SAMPLES).partition(b"\n")[0])["text"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no sample was drawn, or the file is incomplete
         return None
     line = " ".join(harmless(text, keep="\n\t").split())
     return (line if len(line) <= EXCERPT else f"{line[: EXCERPT - 1]}…") or None

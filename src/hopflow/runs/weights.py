@@ -7,9 +7,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from ..system import bounded_json
+
+LARGEST_HEADER, METADATA = 100_000_000, "__metadata__"
+"""Bytes of the header of a safetensors file at most, as in the format; a key of it that is not a tensor."""
 LONGEST_NAME = 80
 """Characters of a tensor's name that a message shows."""
 COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -60,11 +64,18 @@ def verify(file: Path, sha256: str) -> None:
 
 def _check_header(file: Path) -> None:
     """Raise DamagedFile unless the header fits the size of the file: hashing a file of terabytes would take hours."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = stream.read(length) if length <= min(LARGEST_HEADER, size) else b""
     try:
-        with safe_open(file, "pt"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise DamagedFile(f"{file} {_why(file)}: {error}") from None
+        tensors = bounded_json.loads(header)
+        end = max((entry["data_offsets"][1] for name, entry in tensors.items() if name != METADATA), default=0)
+        fits = 8 + length + end == size
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        fits = False
+    if not fits:
+        raise DamagedFile(f"{file} {_why(file)}: its header does not fit its size of {size:,} bytes")
 
 
 def _why(file: Path) -> str:
@@ -81,16 +92,12 @@ def fill(model: nn.Module, file: Path, device: torch.device, *, convert: bool = 
     A network on the meta device gets the type of the file, as does any network with `convert`.
     """
     state = model.state_dict()
-    try:
-        with safe_open(file, "pt") as stored:
-            _check_names(set(stored.keys()), set(state), file)
-            for name, value in state.items():
-                shape = stored.get_slice(name).get_shape()
-                if tuple(shape) != tuple(value.shape):
-                    raise ValueError(f"{file}: {name} has shape {shape}, in the network it has {list(value.shape)}")
-            tensors = {name: stored.get_tensor(name) for name in state}  # memory-mapped: nothing is read yet
-    except SafetensorError as error:
-        raise ValueError(f"{file} {_why(file)}: {error}") from None
+    tensors = _tensors(file)
+    _check_names(set(tensors), set(state), file)
+    for name, value in state.items():
+        if tensors[name].shape != value.shape:
+            shapes = list(tensors[name].shape), list(value.shape)
+            raise ValueError(f"{file}: {name} has shape {shapes[0]}, in the network it has {shapes[1]}")
     floats = {tensor.dtype for tensor in tensors.values() if tensor.dtype.is_floating_point}
     if stored_only := floats - set(COMPUTED):
         raise ValueError(f"{file} has weights of type {stored_only.pop()}; allowed are {', '.join(map(str, COMPUTED))}")
@@ -110,6 +117,25 @@ def fill(model: nn.Module, file: Path, device: torch.device, *, convert: bool = 
                 )
         model.to(device)
     model.load_state_dict(tensors)
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file, memory-mapped: nothing is read yet. A path that is not UTF-8 cannot be mapped."""
+    try:
+        if not _is_utf8(file):
+            return load(file.read_bytes())
+        with safe_open(file, "pt") as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{file} {_why(file)}: {error}") from None
+
+
+def _is_utf8(file: Path) -> bool:
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_names(found: set[str], wanted: set[str], file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading JSON that others may have written: integers that no float can represent are refused."""
+"""Reading JSON that others may have written: huge integers and deep nesting are refused."""
 
 import json
 from collections.abc import Callable
@@ -8,12 +8,33 @@ DIGITS = 20
 """Digits of the largest seed, 2^64 - 1."""
 
 
-def loads(text: str | bytes, **options: Callable[..., Any]) -> Any:
-    """The value of a JSON text; raises ValueError for an integer with more than 20 digits, RecursionError if too deep.
+DEPTH = 200
+"""Levels of nesting; files of hopflow have about ten."""
+TOO_DEEP = f"it is nested more than {DEPTH} levels deep"
 
-    Python's own integers have no limit: such a number would pass every check of its type, and fail as a float.
+
+def loads(text: str | bytes, **options: Callable[..., Any]) -> Any:
+    """The value of a JSON text; raises ValueError for integers of more than 20 digits and nesting beyond 200 levels.
+
+    Python's own integers have no limit: such a number would pass every check of its type, and fail as a float. A value
+    that is nested more deeply would fail in a function that calls itself.
     """
-    return json.loads(text, parse_int=_integer, **options)  # type: ignore[arg-type]
+    try:
+        value = json.loads(text, parse_int=_integer, **options)  # type: ignore[arg-type]
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    level = [value]
+    for _ in range(DEPTH):
+        level = [part for item in level for part in _parts(item)]
+        if not level:
+            return value
+    raise ValueError(TOO_DEEP)
+
+
+def _parts(value: Any) -> list[Any]:
+    """The objects and lists in an object or list."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [part for part in values if isinstance(part, dict | list)]
 
 
 def _integer(digits: str) -> int:
