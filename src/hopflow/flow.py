@@ -111,3 +111,14 @@ def _summary(component: object) -> str:
     if not text or text.startswith(f"{type(component).__name__}("):  # what dataclass writes itself
         return ""
     return f": {text.partition('. ')[0].rstrip('.')}"
+
+
+def check_network(model: object, flow: object) -> None:
+    """Raise ValueError unless `flow` is a Flow and `model` a network that can embed its tokens."""
+    if not isinstance(flow, Flow):
+        raise ValueError(f"flow must be a Flow, got {type(flow).__name__}. Pass the network first, then the flow.")
+    if not callable(model):
+        raise ValueError(f"model must be a network, got {type(model).__name__}. Pass the network first, then the flow.")
+    vocab = getattr(model, "vocab", None)
+    if isinstance(vocab, Vocab) and (vocab.data != flow.vocab.data or vocab.size < flow.vocab.size):
+        raise ValueError(f"the network has {vocab}, the flow has {flow.vocab}: use one Vocab for both.")

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .network.precision import widest_float
-from .vocab import Vocab
+from .vocab import Vocab, require_vocab
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,9 @@ class Source(ABC):
     """
 
     vocab: Vocab
+
+    def __post_init__(self) -> None:
+        require_vocab(self.vocab)
 
     @classmethod
     def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None) -> "Source":
@@ -116,6 +119,7 @@ class Mask(Source):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.vocab.masks < 1:
             raise ValueError(f"Mask needs a mask token: pass Vocab(data={self.vocab.data}, masks=1).")
 
@@ -139,6 +143,7 @@ class MultiMask(Source):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.vocab.masks < 1:
             raise ValueError(
                 f"MultiMask needs mask tokens: pass Vocab(data={self.vocab.data}, masks={self.vocab.data}), "
@@ -172,6 +177,7 @@ class BagOfWords(Source):
     frequencies: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "frequencies", tuple(float(f) for f in self.frequencies))
         if len(self.frequencies) != self.vocab.data:
             raise ValueError(

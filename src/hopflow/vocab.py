@@ -70,3 +70,9 @@ class Vocab:
         """The same for a head with this number of outputs."""
         if count != self.data:
             raise ValueError(f"the head must have {self.data} outputs, one per data token, got {count}.")
+
+
+def require_vocab(vocab: object) -> None:
+    """Raise ValueError unless the argument is a Vocab."""
+    if not isinstance(vocab, Vocab):
+        raise ValueError(f"vocab must be a Vocab, e.g. Vocab(27, masks=1), got {vocab!r}.")

@@ -233,3 +233,14 @@ def test_a_disk_that_is_full_at_the_last_line_is_one_message_and_exit_3():
         run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     assert run.returncode == 3
     assert run.stderr == "hopflow: [Errno 28] No space left on device\n"
+
+
+def test_a_deleted_working_directory_is_one_message(hopflow, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = hopflow("list")
+    assert (result.code, result.message) == (
+        2,
+        "hopflow: the working directory was deleted: change to another one with cd\n",
+    )

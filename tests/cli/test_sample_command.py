@@ -146,6 +146,11 @@ def test_a_single_sequence_has_no_standard_error(hopflow, tmp_path):
     assert json.loads((tmp_path / "a.json").read_text())["rows"][1]["stderr"] is None
 
 
+def test_a_clock_that_does_not_move_during_sampling(hopflow, monkeypatch):
+    monkeypatch.setattr(draw_samples.time, "perf_counter", lambda: 5.0)
+    assert hopflow("sample", "masks", "n=1", "steps=1").code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "label", "steps"),
     [

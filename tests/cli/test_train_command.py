@@ -62,6 +62,16 @@ def test_training_a_text_file_prints_metrics_and_a_summary(hopflow, fox, tmp_pat
     assert shown["train longer"].strip() == "hopflow train runs/fox steps=8"
 
 
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_a_variable_of_torchrun_that_is_no_number_is_named(hopflow, fox, tmp_path, monkeypatch, name):
+    monkeypatch.setenv(name, "x")
+    monkeypatch.setattr(os, "_exit", sys.exit)  # several processes leave by it
+    result = hopflow("train", fox, *KEYS, "steps=1", f"out={tmp_path / 'run'}")
+    assert result.code == 2
+    assert f"{name} must be an integer, as set by torchrun, got 'x'" in result.message
+    assert f"unset {name}" in result.message
+
+
 def test_model_causal_trains_an_autoregressive_network(hopflow, fox, tmp_path):
     out = tmp_path / "run"
     result = hopflow("train", fox, *SMALL, "model=causal", "steps=2", f"out={out}")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import os
 
 import pytest
 import torch
@@ -139,3 +140,16 @@ def test_a_negative_start_and_a_batch_of_no_text_are_refused(tmp_path):
         hf.data.load(tmp_path / "a.txt", length=8).batch(0, -1, 4)
     with pytest.raises(ValueError, match="everything is held out"):
         hf.data.load(tmp_path / "a.txt", length=8, holdout=1.0).batch(0, 0, 4)
+
+
+def test_a_sparse_terabyte_is_refused_before_it_is_hashed(tmp_path, monkeypatch):
+    file = tmp_path / "zeros.txt"
+    file.touch()
+    os.truncate(file, 1 << 40)
+
+    def hashed(*arguments):
+        raise AssertionError("hashing a terabyte takes an hour")
+
+    monkeypatch.setattr("hopflow.data.text_files.file_sha256", hashed)
+    with pytest.raises(ValueError, match="NUL"):
+        hf.data.load(file)

@@ -1,8 +1,11 @@
 """RunData: a run read from the files of its folder."""
 
+import os
+
 import pytest
 from run_folders import EVALUATION, bound, make, step
 
+from hopflow.cli.train import sample_of
 from hopflow.report.run_data import RunData, logged_evaluations, unique_names
 
 
@@ -57,6 +60,20 @@ def test_incomplete_lines_of_samples_are_skipped(tmp_path):
     with (folder / "samples.jsonl").open("a") as file:
         file.write('{"step": 9, "text": "cut\n[1]\n{"step": 9}\n')
     assert [sample["text"] for sample in RunData.load(folder).samples] == ["whole"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "terabyte"])
+def test_samples_that_are_not_a_file_of_usual_size_are_not_read(tmp_path, kind):
+    folder = make(tmp_path, metrics=[step(0)], samples=["whole"])
+    file = folder / "samples.jsonl"
+    file.unlink()
+    if kind == "terabyte":
+        file.touch()
+        os.truncate(file, 1 << 40)
+    else:
+        os.mkfifo(file) if kind == "pipe" else file.mkdir()
+    assert RunData.load(folder).samples == []
+    assert sample_of(folder) is None
 
 
 def test_evaluations_without_a_finite_value_are_skipped(tmp_path):

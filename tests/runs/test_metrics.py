@@ -43,7 +43,12 @@ def test_a_metric_that_is_not_finite_is_refused_and_not_written(tmp_path, bad):
 
 
 @pytest.mark.parametrize(
-    "bad", ["[1]", '{"loss": 1}', '{"step": "1"}', '{"step": true}', "\x00\x00", '{"step": 1, "lo']
+    "bad",
+    [
+        *("[1]", '{"loss": 1}', '{"step": "1"}', '{"step": true}', "\x00\x00", '{"step": 1, "lo'),
+        f'{{"step": 1, "b0_ppl": {"9" * 400}}}',  # larger than any float
+        f'{{"step": {"9" * 400}}}',
+    ],
 )
 def test_a_damaged_metrics_line_is_reported_and_all_other_rows_are_kept_when_the_run_resumes(tmp_path, bad):
     good = [{"step": step, "loss": 1.0} for step in range(40)]

@@ -184,3 +184,28 @@ def test_a_new_file_that_is_taken_for_a_leftover_before_it_is_locked_is_made_aga
     monkeypatch.setattr(atomic, "lock", late)
     atomic.write(tmp_path / "file", b"new")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
+
+
+def test_a_named_pipe_without_a_reader_is_an_error_and_not_waited_for_without_end(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(atomic, "READER_SECONDS", 0.2)
+    with pytest.raises(OSError, match="no program reads this pipe"):
+        atomic.write(tmp_path / "pipe", b"content")
+
+
+def test_a_named_pipe_with_a_reader_gets_the_complete_content(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    found = []
+    reader = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    atomic.write(tmp_path / "pipe", b"x" * 300_000)  # more than a pipe holds at once
+    reader.join(30)
+    assert found == [b"x" * 300_000]
+
+
+def test_an_error_names_the_file_and_not_its_temporary_name(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(IsADirectoryError) as error:
+        atomic.write(tmp_path / "file", b"content")
+    assert error.value.filename == str(tmp_path / "file")
+    assert error.value.filename2 is None

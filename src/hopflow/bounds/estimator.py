@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..flow import Flow
+from ..flow import Flow, check_network
 from ..network.network import Network
 from ..paths import PathSample
 from ..predictions import Evidence
 from ..scores import Scores
+from ..system.number_types import is_integer
 from .control_variates import legendre_columns, noisy_coverage, position_columns, stratum_trends, subtract_controls
 from .estimate import Estimate
 from .integrands import EndCorrection, Integral
@@ -52,14 +53,17 @@ class BoundEstimator:
     precision: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.draws < 2:
+        check_network(self.model, self.flow)
+        if not (is_integer(self.draws) and self.draws >= 2):
             raise ValueError(
-                f"draws must be an integer ≥ 2 (an error needs two points per sequence), got {self.draws}."
+                f"draws must be an integer ≥ 2 (an error needs two points per sequence), got {self.draws!r}."
             )
-        if self.batch is not None and self.batch < 1:
+        if self.batch is not None and not (is_integer(self.batch) and self.batch >= 1):
             raise ValueError(
-                f"batch, the number of sequences per network call, must be an integer ≥ 1, got {self.batch}."
+                f"batch, the number of sequences per network call, must be an integer ≥ 1, got {self.batch!r}."
             )
+        if not is_integer(self.seed):
+            raise ValueError(f"seed must be an integer, got {self.seed!r}.")
         if self.unigram is not None and not bool((self.unigram > 0).all()):
             raise ValueError("unigram must contain positive frequencies only. Add 1 to every count.")
 

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..flow import Flow
+from ..flow import Flow, check_network
 from ..network.network import Network
 from ..network.precision import widest_float
 from ..sources import Source
+from ..system.number_types import is_integer
 from ..velocities import Eta, eta_at
 from .estimate import Estimate
 from .estimator import BoundEstimator, choose_draws, only_first_redraws_count
@@ -61,6 +62,7 @@ def nll_bound(
     >>> print(f"{bound.nats:.4f} nats per sequence, perplexity {bound.ppl:.4f}")
     2.0794 nats per sequence, perplexity 2.0000
     """
+    check_network(model, flow)
     _check_sampler(flow, eta, steps, end)
     if unigram is not None and (eta != 1 or steps is not None or end > 0):
         raise ValueError("unigram has a known mean only for eta=1 in continuous time: leave out steps and end.")
@@ -79,8 +81,8 @@ def _check_sampler(flow: Flow, eta: Eta, steps: int | None, end: float) -> None:
     eta_at(eta, torch.zeros(1))  # raises ValueError if η is negative or infinite
     if not 0 <= end < 1:
         raise ValueError(f"end, the 1-k at which the sampler stops, must be ≥ 0 and < 1, got {end}.")
-    if steps is not None and steps < 1:
-        raise ValueError(f"steps must be an integer ≥ 1, got {steps}.")
+    if steps is not None and not (is_integer(steps) and steps >= 1):
+        raise ValueError(f"steps must be an integer ≥ 1, got {steps!r}.")
     if steps is None and end == 0 and not flow.prediction.has_finite_bounds(flow.source):
         raise ValueError(
             f"the continuous-time bound is infinite with {type(flow.prediction).__name__} and "

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 import warnings
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -86,6 +87,7 @@ def main() -> None:
     warnings.showwarning = _warn
     logging.lastResort = Lines(lambda text: echo(text, err=True), logging.WARNING)  # for messages outside of a training
     try:
+        _check_working_directory()
         code = app(sys.argv[1:] or ["--help"], prog_name="hopflow", standalone_mode=False)
         if code == 130:  # typer's exit code for Ctrl-C
             raise KeyboardInterrupt
@@ -101,6 +103,14 @@ def main() -> None:
         except MemoryError:  # not even enough memory for the message
             os.write(2, b"hopflow: out of memory\n")
             os._exit(ENVIRONMENT)
+
+
+def _check_working_directory() -> None:
+    """Raise a ValueError if the working directory was deleted: MKL, a library of torch, ends the process there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise ValueError("the working directory was deleted: change to another one with cd") from None
 
 
 def diagnose(error: Exception) -> tuple[int, str]:

@@ -25,6 +25,7 @@ from .setting_types import (
     Seed,
     Seeds,
     Texts,
+    ThreadCount,
     Times,
     by_device,
     setting,
@@ -80,7 +81,7 @@ class SampleSettings(CommandSettings):
     compile: FlagOrAuto = setting("auto", "compile the network; auto: on a GPU, for large jobs")
     precision: Precision = setting("auto", PRECISION)
     device: str = setting("auto", DEVICE)
-    threads: Positive | None = setting(None, THREADS, shown="as in training")
+    threads: ThreadCount | None = setting(None, THREADS, shown="as in training")
     model: str | None = setting(None, NETWORK, shown="the class that was saved")
 
 
@@ -146,7 +147,7 @@ class EvalSettings(CommandSettings):
     seed: Seed = setting(0, "random seed of draws and samples")
     precision: Precision = setting("auto", PRECISION)
     device: str = setting("auto", DEVICE)
-    threads: Positive | None = setting(None, THREADS, shown="as in training")
+    threads: ThreadCount | None = setting(None, THREADS, shown="as in training")
     model: str | None = setting(None, NETWORK, shown="the class that was saved")
 
 

@@ -54,7 +54,7 @@ def draw(
             out = infill(network.model, network.flow, prompts, **options)
         except Unfinished as stopped:
             out, rows = stopped.drawn, stopped.rows.tolist()
-    return out, rows, time.perf_counter() - started
+    return out, rows, _since(started)
 
 
 def draw_autoregressive(network: TrainedNetwork, length: int, settings: "SampleSettings") -> DrawnSamples:
@@ -73,7 +73,7 @@ def draw_autoregressive(network: TrainedNetwork, length: int, settings: "SampleS
         except KeyboardInterrupt:
             if not rows:
                 raise
-    seconds = time.perf_counter() - started
+    seconds = _since(started)
     end = network.tokenizer.end if settings.cut else None
     texts = [network.tokenizer.decode(row[: row.index(end)] if end in row else row) for row in rows]
     how = {"sampler": "token by token", "seed": seed, "temperature": temperature, "dtype": network.dtype}
@@ -107,3 +107,8 @@ def write_samples(drawn: DrawnSamples, out: Path | None, json_file: Path | None,
     if drawn.interrupted:  # typer drops the message of a KeyboardInterrupt
         echo(f"hopflow: interrupted: {len(drawn.texts):,} of {drawn.asked:,} sequences were drawn", err=True)
         raise typer.Exit(INTERRUPTED)
+
+
+def _since(started: float) -> float:
+    """The seconds since then, above 0 also where the clock is too coarse to notice them."""
+    return max(time.perf_counter() - started, 1e-9)

@@ -98,6 +98,7 @@ Positive = Annotated[Integer, Field(ge=1)]
 Seed = Annotated[Integer, Field(ge=0, le=LARGEST_SEED)]
 Count = Annotated[Integer, Field(ge=1, le=1 << 15)]
 """A number of sequences that one batch can hold."""
+ThreadCount = Annotated[Integer, Field(ge=1, le=1024)]
 Length = Annotated[Integer, Field(ge=1, le=1 << 20)]
 Integers = Annotated[tuple[Length, ...], BeforeValidator(_split)]
 Numbers = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], BeforeValidator(_split)]

@@ -1,7 +1,6 @@
 """hopflow train."""
 
 import json
-import os
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,6 +19,9 @@ from .trained_network import import_network_class
 
 SAMPLES, EXCERPT = "samples.jsonl", 240
 """File of the samples drawn in training, and how many characters of one the summary shows."""
+
+LARGEST_SAMPLES = 1 << 28
+"""Bytes of that file; a larger one is not read."""
 
 if TYPE_CHECKING:
     from ..recipes import Built, Recipe, Requirements
@@ -52,13 +54,13 @@ def train(
     """
     check_target(json_file)
     from ..recipes import build, requirements, resolve, seconds_per_step
-    from ..training.distributed import launched
+    from ..training.distributed import launched, launcher_number
     from ..training.signals import Interrupted
 
     keys = unread_settings(settings)
     import_network_class(keys["model"] if ":" in keys.get("model", "") else None)
     recipe = resolve(what, keys, fresh=fresh)
-    rank = int(os.environ.get("RANK", "0"))
+    rank = launcher_number("RANK", 0)
     first = rank == 0
     with launched(recipe.device):
         with progress_line() if first else nullcontext(lambda text: None) as progress:
@@ -172,12 +174,12 @@ def _next(run: str, recipe: "Recipe", steps: int) -> dict[str, str]:
 
 def sample_of(run: Path) -> str | None:
     """The first text of the last evaluation, shortened to one line."""
+    from ..system import regular_file
     from ..system.safe_text import harmless
 
     try:
-        with (run / SAMPLES).open(encoding="utf-8") as file:
-            text = str(json.loads(file.readline())["text"])
-    except (OSError, ValueError, KeyError, TypeError):  # no sample was drawn, or the file is incomplete
+        text = str(json.loads(regular_file.read(run / SAMPLES, LARGEST_SAMPLES).partition(b"\n")[0])["text"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no sample was drawn, or the file is incomplete
         return None
     line = " ".join(harmless(text, keep="\n\t").split())
     return (line if len(line) <= EXCERPT else f"{line[: EXCERPT - 1]}…") or None

@@ -1,6 +1,7 @@
 """Load a text as a corpus: tokenized once, then memory-mapped from the cache."""
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..system.number_types import is_integer, is_number
 from ..system.progress import Progress, ProgressCallback
 from .corpus import Corpus, PackedRows, PaddedRows, TokenRows
 from .prepare import prepare
@@ -46,6 +48,8 @@ def load(
     `pack=False` a row belongs to one document and is padded with end-of-text tokens; `keep` is True up to the first of
     these. Characters and bytes have an end-of-text token only if there are several documents, or with `pack=False`.
     """
+    if not isinstance(source, str | os.PathLike):
+        raise ValueError(f"source must be the name of a file, folder or corpus, got {type(source).__name__}.")
     _check(length, holdout)
     status = Progress(progress or logging.getLogger("hopflow.data").info)
     store = prepare(source, tokens, holdout, pack, cache, seed, status, offline)
@@ -67,10 +71,10 @@ def load(
 
 
 def _check(length: int, holdout: float) -> None:
-    if length < 1:
-        raise ValueError(f"length must be an integer ≥ 1, got {length}")
-    if not 0 <= holdout <= 1:
-        raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout}")
+    if not (is_integer(length) and length >= 1):
+        raise ValueError(f"length must be an integer ≥ 1, got {length!r}")
+    if not (is_number(holdout) and 0 <= holdout <= 1):
+        raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout!r}")
 
 
 def _check_rows(store: Store, train: TokenRows, test: TokenRows, length: int, holdout: float) -> None:

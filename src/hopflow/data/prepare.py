@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..system.progress import Progress
 from .build_tokenizer import chosen, existing_tokenizer, from_text, named_in_cache
-from .documents import DocumentChunk, ReadStatistics, kind
+from .documents import DocumentChunk, ReadStatistics, kind, read
 from .held_out_split import scan, split
 from .named_corpora import cache_folder, resolve
 from .segments import segments
@@ -50,6 +50,7 @@ def prepare(
     folder = cache_folder(cache)
     tokenizer = existing_tokenizer(tokens, folder, progress, offline)
     with resolve(source, folder, progress, offline) as found:
+        next(read(found.files[:1], ReadStatistics()), None)  # a large binary file is refused before it is hashed
         preparation = Preparation(
             FORMAT,
             found.sha256(folder, progress),

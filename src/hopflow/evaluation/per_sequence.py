@@ -14,10 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..system import atomic
+from ..system import atomic, regular_file
 from .rows import Row
 
 FILE = "eval-values.safetensors"
+LARGEST = 1 << 30
+"""Size limit of the file, in bytes."""
 
 
 def name(row: Row) -> str:
@@ -28,10 +30,10 @@ def name(row: Row) -> str:
 def read(folder: Path) -> dict[str, Float[Tensor, " n"]]:
     """Per row one number for each sequence, in the order of the set; nats where the row is a perplexity."""
     file = folder / FILE
-    if not file.is_file():
-        return {}
     try:
-        return safetensors.torch.load(file.read_bytes())
+        return safetensors.torch.load(regular_file.read(file, LARGEST))
+    except FileNotFoundError:
+        return {}
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"{file} is damaged: {error}\nremove it; differences are then not paired") from None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import __version__
-from ..system import atomic, regular_file
+from ..system import atomic, bounded_json, regular_file
 from . import per_sequence
 from .rows import Row, merged
 from .table import page
@@ -22,7 +22,7 @@ def read(folder: Path) -> list[Row]:
     """The rows of a run folder; empty where nothing was measured yet."""
     file = folder / FILE
     try:
-        content = json.loads(regular_file.read(file, LARGEST))
+        content = bounded_json.loads(regular_file.read(file, LARGEST))
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}")
         if content["version"] > VERSION:

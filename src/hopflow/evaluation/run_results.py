@@ -99,7 +99,8 @@ def _check(row: Row, file: Path) -> None:
     valid = (
         all(isinstance(text, str) for text in (row.set, row.quantity, row.unit, row.dtype))
         and all(isinstance(value, str | int | float | None) for value in _place(row))
-        and all(isinstance(more.get(key), int | None) for key in ("steps", "checkpoint", "length", "seed"))
+        and all(isinstance(more.get(key), int | None) for key in ("steps", "checkpoint", "length", "seed", "paths"))
+        and isinstance(more.get("tokenizer"), str | None)
         and isinstance(more.get("bits_per_char", 0.0), int | float)
         and isinstance(more.get("bits_per_char_stderr"), int | float | None)
         and isinstance(row.n, int)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout as drop
 from torch.nn.functional import gelu
 
-from ..vocab import Vocab
+from ..vocab import Vocab, require_vocab
 from .blocks import check_dropout, check_tokens
 from .model import Model
 from .sizes import Size
@@ -23,6 +23,7 @@ class Convolutional(Model):
 
     def __init__(self, vocab: Vocab, size: str | Size = "micro", *, dropout: float = 0.0, time: bool = True) -> None:
         super().__init__()
+        require_vocab(vocab)
         check_dropout(dropout)
         self.vocab, self.size, self.dropout, self.time = vocab, Size.of(size), dropout, time
         width = self.size.width

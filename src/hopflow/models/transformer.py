@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from ..vocab import Vocab
+from ..vocab import Vocab, require_vocab
 from .attention import Attention
 from .blocks import (
     Block,
@@ -54,6 +54,7 @@ class Transformer(BlockStack):
         predict_x0: bool = False,
         x0_width: int = WIDTH,
     ) -> None:
+        require_vocab(vocab)
         size = Size.of(size)
         check_dropout(dropout)
         branch, norm = (TimedBranch, TimedNorm) if time else (PlainBranch, Norm)

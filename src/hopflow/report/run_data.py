@@ -19,9 +19,12 @@ from ..evaluation.run_results import BITS, RunResults
 from ..runs import checkpoint, metrics
 from ..runs.pretrained import newest, step_of
 from ..runs.run_folder import is_run, read_recipe
+from ..system import regular_file
 from .numbers import format_value, is_finite, standard_error
 
 SAMPLES_FILE = "samples.jsonl"
+LARGEST_SAMPLES = 1 << 28
+"""Bytes of that file; a larger one is not read."""
 DETAILED_RUNS = 12
 """Runs of a report with charts, animations, samples and comparisons; further runs only have a row in the summary."""
 LOGGED_COLUMNS = {"b0": "b0_ppl", "bn": "bn_ppl", "nll": "nll", "jumps": "jumps"}
@@ -219,15 +222,18 @@ def _evaluation(folder: Path, name: str) -> tuple[RunResults | None, str]:
 
 def _samples(file: Path) -> list[dict[str, Any]]:
     """Lines of the file with a text; incomplete lines are skipped."""
+    try:
+        lines = regular_file.read(file, LARGEST_SAMPLES).decode(errors="replace").splitlines()
+    except (OSError, ValueError):  # missing, a special file, or too large
+        return []
     found = []
-    if file.is_file():
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                content = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(content, dict) and isinstance(content.get("text"), str):
-                found.append(content)
+    for line in lines:
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(content, dict) and isinstance(content.get("text"), str):
+            found.append(content)
     return found
 
 

@@ -22,9 +22,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..system import atomic, regular_file
+from ..system import atomic, bounded_json, regular_file
 from .pretrained import step_folders, step_of
-from .weights import DamagedFile, pack
+from .weights import DamagedFile, name_list, pack
 
 FORMAT, VERSION = "hopflow checkpoint", 1
 STATE = "state.json"
@@ -236,7 +236,7 @@ def _state(folder: Path) -> dict[str, Any]:
         body, digest, rest = lines
         if rest or digest != _digest(body.encode()):
             raise ValueError("its sha256 does not match")
-        state = json.loads(body)
+        state = bounded_json.loads(body)
         if state["format"] != FORMAT:
             raise ValueError(f"its format is {state['format']!r}")
         version = int(state["version"])
@@ -298,9 +298,10 @@ def _write(file: Path, data: bytes) -> None:
 
 def restore(parameters: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str) -> None:
     """Copy saved tensors into those of the same names; a ValueError names a difference in names, shapes or types."""
-    missing, extra = sorted(parameters.keys() - saved.keys()), sorted(saved.keys() - parameters.keys())
-    if missing or extra:
-        raise ValueError(f"{what} differs from the saved one: missing {missing[:3]}, not expected {extra[:3]}")
+    if parameters.keys() != saved.keys():
+        names = (parameters.keys() - saved.keys(), saved.keys() - parameters.keys())
+        missing, extra = (name_list(set(found)) or "nothing" for found in names)
+        raise ValueError(f"{what} differs from the saved one: missing {missing}; not expected {extra}")
     for name, tensor in parameters.items():
         if tensor.shape != saved[name].shape or tensor.dtype != saved[name].dtype:
             raise ValueError(

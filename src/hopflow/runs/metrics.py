@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ..system import atomic, regular_file
+from ..system import atomic, bounded_json, regular_file
 
 MetricsRow = Mapping[str, int | float | str | bool | None]
 
@@ -141,7 +141,7 @@ def _parsed(content: bytes) -> tuple[list[dict[str, Any]], dict[int, bytes]]:
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    row = json.loads(line)
+    row = bounded_json.loads(line)
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         raise ValueError("not a row: it has no step")
     return row

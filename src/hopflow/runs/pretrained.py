@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ..flow import Flow
-from ..system import atomic, regular_file
+from ..system import atomic, bounded_json, regular_file
 from ..vocab import Vocab
 from .custom_network import build_network, describe_network, register
 from .storage import from_plain, to_plain
@@ -87,6 +87,10 @@ def save_pretrained(
     The network may be of your own class: its constructor arguments are stored if the network has them as attributes of
     the same names, or a method `config()` that returns them as a dict. Without them only the weights are stored.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
+    if tokenizer is not None and not hasattr(tokenizer, "to_json"):
+        raise ValueError(f"tokenizer must have a method to_json, such as corpus.tokenizer, got {tokenizer!r}.")
     model = _uncompiled(model)
     config = describe(model, flow, tokenizer=tokenizer, recipe=recipe)
     groups = split(tensors_of(model), largest_file)
@@ -154,6 +158,8 @@ def from_pretrained(
     A network of your own class needs the class, `model_class=Net`, because a file never causes an import; or pass a
     network to fill, `model=Net(…)`, which stays on its device.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise ValueError(f"folder must be the path of a run or of a saved network, got {folder!r}.")
     folder = Path(folder)
     if model_class is not None:
         register(model_class)
@@ -194,9 +200,16 @@ def _read(
         device = device or next(model.parameters(), torch.empty(0)).device
     check_vocab(_uncompiled(model), flow)
     files = [folder / name for name in weights]
-    fill(_uncompiled(model), files, torch.device(device or "cpu"), convert=not own)
+    fill(_uncompiled(model), files, _device(device), convert=not own)
     sha256 = {name: config["sha256"][name] for name in weights}
     return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256, folder)
+
+
+def _device(name: torch.device | str | None) -> torch.device:
+    try:
+        return torch.device(name or "cpu")
+    except RuntimeError:
+        raise ValueError(f"device={name} is not a device of torch, such as cpu or cuda.") from None
 
 
 def newest(folder: Path) -> Path:
@@ -224,6 +237,8 @@ def step_of(folder: Path) -> int | None:
 def check_vocab(model: nn.Module, flow: Flow | None) -> None:
     """Raise a ValueError if a network and a flow have different vocabularies."""
     vocab = getattr(model, "vocab", None)
+    if not isinstance(flow, Flow | None):
+        raise ValueError(f"flow must be a Flow, or None, got {type(flow).__name__}.")
     if isinstance(vocab, Vocab) and flow is not None and vocab != flow.vocab:
         raise ValueError(f"the network has {vocab}, the flow has {flow.vocab}: they must be equal")
 
@@ -267,7 +282,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         what = "it has no config.json" if folder.is_dir() else "there is no such folder"
         raise FileNotFoundError(errno.ENOENT, f"not a saved network: {what}", str(folder))
     try:
-        config = json.loads(regular_file.read(file, LARGEST_CONFIG).decode(), parse_constant=_no_number)
+        config = bounded_json.loads(regular_file.read(file, LARGEST_CONFIG).decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{file} is damaged, or not JSON: {str(error)[:200]}") from None
     if not isinstance(config, dict) or config.get("format") != "hopflow":

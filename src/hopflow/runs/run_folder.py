@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from .. import __version__
-from ..system import atomic, regular_file
+from ..system import atomic, bounded_json, regular_file
 from . import checkpoint
 from .identity import differences, recipe_hash
 
@@ -144,7 +144,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     if not is_run(path):
         raise ValueError(f"{path} is not a run: it has no {RECIPE}. Make one with `hopflow train … out=FOLDER`")
     try:
-        content = json.loads(
+        content = bounded_json.loads(
             regular_file.read(path / RECIPE, LARGEST_RECIPE).decode(),
             object_pairs_hook=_once,
             parse_constant=_no_number,

@@ -3,13 +3,21 @@
 import errno
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
+
+from ..system import bounded_json
+
+LARGEST_HEADER, METADATA = 100_000_000, "__metadata__"
+"""Bytes of the header of a safetensors file at most, as in the format; a key of it that is not a tensor."""
+LONGEST_NAME = 80
+"""Characters of a tensor's name that a message shows."""
+COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Floating-point types that networks compute with; torch only stores others, such as float8."""
 
 
 class DamagedFile(ValueError):
@@ -47,10 +55,27 @@ def verify(file: Path, sha256: str) -> None:
     """Raise DamagedFile unless the file has this sha256: safetensors itself would load a flipped byte."""
     if not file.is_file():
         raise FileNotFoundError(errno.ENOENT, "the weights are missing; was the folder copied in full?", str(file))
+    _check_header(file)
     with file.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != sha256:
         raise DamagedFile(f"{file} {_why(file)}: its sha256 is {found[:12]}…, config.json states {str(sha256)[:12]}…")
+
+
+def _check_header(file: Path) -> None:
+    """Raise DamagedFile unless the header fits the size of the file: hashing a file of terabytes would take hours."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = stream.read(length) if length <= min(LARGEST_HEADER, size) else b""
+    try:
+        tensors = bounded_json.loads(header)
+        end = max((entry["data_offsets"][1] for name, entry in tensors.items() if name != METADATA), default=0)
+        fits = 8 + length + end == size
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        fits = False
+    if not fits:
+        raise DamagedFile(f"{file} {_why(file)}: its header does not fit its size of {size:,} bytes")
 
 
 def _why(file: Path) -> str:
@@ -68,13 +93,15 @@ def fill(model: nn.Module, files: Sequence[Path], device: torch.device, *, conve
     """
     state, file = model.state_dict(), files[0]
     tensors = _stored(files, {name: tuple(value.shape) for name, value in state.items()})
+    floats = {tensor.dtype for tensor in tensors.values() if tensor.dtype.is_floating_point}
+    if stored_only := floats - set(COMPUTED):
+        raise ValueError(f"{file} has weights of type {stored_only.pop()}; allowed are {', '.join(map(str, COMPUTED))}")
     if any(value.is_meta for value in state.values()):
         (dtype, *others) = {tensor.dtype for tensor in tensors.values()}
         if others or not dtype.is_floating_point:
             raise ValueError(f"{file}: all weights must have one floating-point type, got {[dtype, *others]}")
         model.to(dtype).to_empty(device=device)
     else:
-        floats = {tensor.dtype for tensor in tensors.values() if tensor.dtype.is_floating_point}
         if convert and len(floats) == 1:
             model.to(floats.pop())
         for name, value in model.state_dict().items():
@@ -88,25 +115,33 @@ def fill(model: nn.Module, files: Sequence[Path], device: torch.device, *, conve
 
 
 def _stored(files: Sequence[Path], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """The tensors of files, which must have exactly these names and shapes; memory-mapped, nothing is read yet."""
-    found: dict[str, Tensor] = {}
-    with ExitStack() as stack:
-        stored, homes = {}, {}
-        for file in files:
-            try:
-                stored[file] = stack.enter_context(safe_open(file, "pt"))
-            except SafetensorError as error:
-                raise ValueError(f"{file} {_why(file)}: {error}") from None
-            homes.update(dict.fromkeys(stored[file].keys(), file))
-        _check_names(set(homes), set(shapes), files[0])
-        for name, shape in shapes.items():
-            file = homes[name]
-            own = stored[file].get_slice(name).get_shape()
-            if tuple(own) != shape:
-                raise ValueError(f"{file}: {name} has shape {own}, in the network it has {list(shape)}")
-        for name in shapes:
-            found[name] = stored[homes[name]].get_tensor(name)
-    return found
+    """The tensors of files, which must have exactly these names and shapes."""
+    found = {name: (tensor, file) for file in files for name, tensor in _tensors(file).items()}
+    _check_names(set(found), set(shapes), files[0])
+    for name, shape in shapes.items():
+        tensor, file = found[name]
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"{file}: {name} has shape {list(tensor.shape)}, in the network it has {list(shape)}")
+    return {name: found[name][0] for name in shapes}
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file, memory-mapped: nothing is read yet. A path that is not UTF-8 cannot be mapped."""
+    try:
+        if not _is_utf8(file):
+            return load(file.read_bytes())
+        with safe_open(file, "pt") as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{file} {_why(file)}: {error}") from None
+
+
+def _is_utf8(file: Path) -> bool:
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def split(tensors: Mapping[str, Tensor], largest: int | None) -> list[dict[str, Tensor]]:
@@ -131,6 +166,11 @@ HEADER_BYTES = 512
 
 def _check_names(found: set[str], wanted: set[str], file: Path) -> None:
     if found != wanted:
-        lists = (sorted(wanted - found), sorted(found - wanted))
-        lacks, extra = (", ".join(names[:3]) + ("…" if len(names) > 3 else "") or "nothing" for names in lists)
+        lacks, extra = (name_list(names) or "nothing" for names in (wanted - found, found - wanted))
         raise ValueError(f"{file} belongs to another network: missing {lacks}; unexpected {extra}")
+
+
+def name_list(names: set[str]) -> str:
+    """The first three names, shortened: a file may contain names of any length."""
+    shown = [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…" for name in sorted(names)[:3]]
+    return ", ".join(shown) + ("…" if len(names) > 3 else "")

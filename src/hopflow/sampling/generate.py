@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from ..flow import Flow
+from ..flow import Flow, check_network
 from ..network.network import Network, NetworkCaller, device_of
 from ..system.hints import did_you_mean
 from .generation import HOLE, Generation
@@ -54,6 +54,7 @@ def infill(
 
     Ctrl-C raises `Unfinished`, which contains the sequences that are complete.
     """
+    check_network(model, flow)
     chosen = _checked(options)
     device = _sampling_device(model, chosen.get("device"))
     caller = NetworkCaller(model, flow.vocab.data, precision=chosen.get("precision", "auto"))
@@ -94,7 +95,10 @@ def _checked(options: SamplingOptions) -> SamplingOptions:
 def _sampling_device(model: Network, asked: torch.device | str | None) -> torch.device:
     """The device of the network's weights; raises ValueError if another one was asked for."""
     here = device_of(model)
-    there = torch.device(asked or here)
+    try:
+        there = torch.device(asked or here)
+    except RuntimeError:
+        raise ValueError(f"device={asked} is not a device of torch, such as cpu or cuda; leave it out.") from None
     if not (isinstance(model, nn.Module) and next(model.parameters(), None) is not None):
         return there
     if there.type != here.type or (None not in (there.index, here.index) and there.index != here.index):

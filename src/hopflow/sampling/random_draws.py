@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..network.precision import widest_float
+from ..system.number_types import is_integer
 
 BLOCK = 256
 """Tokens per block, about the square root of a large vocabulary, so that both stages are short."""
@@ -27,8 +28,8 @@ class RandomStreams:
     """
 
     def __init__(self, seed: int, rows: Sequence[int]) -> None:
-        if not 0 <= seed < 1 << 64:
-            raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed}.")
+        if not (is_integer(seed) and 0 <= seed < 1 << 64):
+            raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
         self._streams = [np.random.Philox(key=seed, counter=[0, 0, 0, row]) for row in rows]
 
     def __len__(self) -> int:

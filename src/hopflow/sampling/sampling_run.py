@@ -24,7 +24,7 @@ from .filters import Filter
 from .generation import HOLE, Generation, Hops
 from .options import SamplingOptions
 from .random_draws import RandomStreams, categorical
-from .samplers import Euler, Events
+from .samplers import Euler, Events, Sampler
 
 Indices = NDArray[np.int64]
 POOL = 4
@@ -52,6 +52,8 @@ class SamplingRun:
                 f"pass either steps={options['steps']}, which means Euler, or sampler={options['sampler']}, not both."
             )
         self.flow, self.eta, self.seed = flow, options.get("eta", 0.0), options.get("seed", 0)
+        if not isinstance(options.get("sampler", Euler()), Sampler):
+            raise ValueError(f"sampler must be a Sampler, e.g. Euler(32), got {options['sampler']!r}.")
         self.sampler = options["sampler"] if "sampler" in options else Euler(options.get("steps", 32))
         self.filter = Filter(
             options.get("temperature", 1.0), options.get("top_k"), options.get("top_p"), options.get("min_p")

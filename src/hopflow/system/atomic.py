@@ -22,6 +22,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".tmp"
+READER_SECONDS = 10.0
+"""How long a write to a named pipe waits for a reader."""
 _UNLINKED = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # follow no link, wait for no pipe
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _UNLINKED | getattr(os, "O_BINARY", 0)
 _FOLDER = getattr(os, "O_DIRECTORY", 0)
@@ -30,9 +32,26 @@ _FOLDER = getattr(os, "O_DIRECTORY", 0)
 def write(path: Path, content: bytes) -> None:
     """Write a temporary file, fsync it, rename it to `path`; a failure leaves the old file and no temporary one."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        path.write_bytes(content)  # a pipe or a device cannot be renamed over
+        _write_special(path, content)  # a pipe or a device cannot be renamed over
         return
     with replacing(path) as file:
+        file.write(content)
+
+
+def _write_special(path: Path, content: bytes) -> None:
+    """Write to a pipe or device; an OSError if nobody has opened a named pipe for reading after some seconds."""
+    end = time.monotonic() + READER_SECONDS
+    while True:
+        try:  # without O_NONBLOCK, opening a pipe waits for a reader
+            handle = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > end:
+                reason = "no program reads this pipe" if error.errno == errno.ENXIO else error.strerror
+                raise OSError(error.errno, reason, str(path)) from None
+        time.sleep(0.05)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "wb") as file:
         file.write(content)
 
 
@@ -53,8 +72,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         with suppress(OSError):  # the disk may be full
             file.close()
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk does not name the file
-            error.filename = str(path)
+        # a full disk does not name the file; the temporary name means nothing to the user
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename, error.filename2 = str(path), None
         raise
     sync_folder(path.parent)
 

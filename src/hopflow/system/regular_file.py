@@ -25,6 +25,6 @@ def read(path: Path, most: int) -> bytes:
         if state.st_size > most:
             raise ValueError(f"it has {state.st_size:,} bytes, at most {most:,} are allowed")
         with os.fdopen(handle, "rb", closefd=False) as file:
-            return file.read(most)
+            return file.read(state.st_size)  # read(most) would reserve the memory for the largest file
     finally:
         os.close(handle)

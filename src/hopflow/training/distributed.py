@@ -21,15 +21,26 @@ PATIENCE = timedelta(minutes=10)
 """How long a process waits for another one later on, which may be evaluating or saving."""
 
 
+def launcher_number(name: str, default: int) -> int:
+    """An environment variable that torchrun sets; the default if this process was started without it."""
+    text = os.environ.get(name, str(default))
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(
+            f"the environment variable {name} must be an integer, as set by torchrun, got {text!r}. "
+            f"To train in one process: unset {name}"
+        )
+    return int(text)
+
+
 @contextmanager
 def launched(device: str) -> Iterator[None]:
     """Join the process group if torchrun started this process; otherwise do nothing."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    if launcher_number("WORLD_SIZE", 1) == 1 or dist.is_initialized():
         yield
         return
     gpus = device in ("auto", "cuda") and torch.cuda.is_available()
     if gpus:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(launcher_number("LOCAL_RANK", 0))
     _join("nccl" if gpus else "gloo")
     lost = False
     try:

@@ -39,6 +39,8 @@ class Range:
 
 POSITIVE_COUNT, COUNT = Range(at_least=1), Range(at_least=0)
 POSITIVE, DECAY = Range(above=0), Range(at_least=0, below=1)
+# so many are started: more than a machine can have would stop it, also if the number comes from a file
+THREADS, WORKERS = Range(at_least=1, below=1025), Range(at_least=0, below=257)
 
 
 def learns(default: Any, help: str, allowed: Range | None = None) -> Any:
@@ -79,11 +81,9 @@ class Settings:
     precision: str = runs("auto", "auto (bf16 on a GPU that supports it), float32 or bf16")
     deterministic: bool = runs(False, "use deterministic algorithms only; slower on a GPU")
     compile: bool = runs(False, "compile the network with torch.compile")
-    threads: int | None = runs(
-        None, "CPU threads of torch; measured: the fastest number, tried at the start", POSITIVE_COUNT
-    )
+    threads: int | None = runs(None, "CPU threads of torch; measured: the fastest number, tried at the start", THREADS)
     workers: int | None = runs(
-        None, "processes that solve couplings; more are started when training waits for them", COUNT
+        None, "processes that solve couplings; more are started when training waits for them", WORKERS
     )
     log_every: int = runs(10, "steps between two rows of metrics", POSITIVE_COUNT)
     save_every: int = runs(500, "steps between two checkpoints", POSITIVE_COUNT)

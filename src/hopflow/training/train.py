@@ -84,7 +84,10 @@ def train(
     the program neither ignores nor handles them. Only one training may run in a process at a time; a second one in
     another thread raises a ValueError.
     """
-    _check_arguments(model, corpus, settings, keys)
+    _check_arguments(model, flow, corpus, out, settings, keys)
+    for callback in (logger, progress):
+        if callback is not None and not callable(callback):
+            raise ValueError(f"logger and progress must be functions, got {type(callback).__name__}.")
     settings = settings or Settings.of(keys)
     share, device = Share.here(), choose_device(settings.device)
     path = next_free(Path(out)) if fresh else Path(out)
@@ -128,13 +131,25 @@ def _settle(folder: RunFolder, identity: dict[str, Any], settings: Settings, flo
     )
 
 
-def _check_arguments(model: object, corpus: object, settings: Settings | None, keys: Mapping[str, Any]) -> None:
+def _check_arguments(
+    model: object, flow: object, corpus: object, out: object, settings: object, keys: Mapping[str, Any]
+) -> None:
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"model must be a torch.nn.Module, got {type(model).__name__}. Call train(model, flow, corpus)."
         )
     if isinstance(corpus, str | Path):
         raise ValueError(f"corpus must be a corpus, got a file name. Pass hf.data.load({str(corpus)!r}).")
+    if not isinstance(flow, Flow | None):
+        raise ValueError(f"flow must be a Flow, or None, got {type(flow).__name__}. Call train(model, flow, corpus).")
+    if missing := [name for name in ("vocab_size", "length", "identity") if not hasattr(corpus, name)]:
+        raise ValueError(
+            f"corpus must be a corpus, got {type(corpus).__name__}, which has no {missing[0]}. Pass hf.data.load(FILE)."
+        )
+    if not isinstance(out, str | os.PathLike):
+        raise ValueError(f"out must be the path of a folder, got {out!r}.")
+    if not isinstance(settings, Settings | None):
+        raise ValueError(f"settings must be Settings(…), got {type(settings).__name__}. Or pass keywords: steps=1000.")
     if settings is not None and keys:
         raise ValueError(f"pass either settings or keywords such as {next(iter(keys))}=, not both.")
 

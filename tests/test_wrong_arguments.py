@@ -1,0 +1,140 @@
+"""Wrong arguments from Python: each raises a ValueError that says what is wrong and what is allowed."""
+
+import jaxtyping
+import pytest
+import torch
+
+import hopflow as hf
+
+VOCAB = hf.Vocab(5, masks=1)
+FLOW = hf.Flow(hf.Mask(VOCAB))
+X1 = torch.zeros((2, 4), dtype=torch.long)
+
+
+@pytest.fixture(autouse=True)
+def as_installed():
+    """Without the checks of types that tests add: a user does not have them."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hf.Transformer(VOCAB, hf.Size(1, 8, 2))
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A network for fewer tokens than the flow has."""
+    return hf.Transformer(hf.Vocab(3, masks=1), hf.Size(1, 8, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": "hot"}, "temperature must be a number ≥ 0 .* got 'hot'"),
+        ({"top_k": 1.5}, "top_k must be an integer ≥ 1, got 1.5"),
+        ({"top_p": "0.9"}, r"top_p must be a number in \(0, 1\], got '0.9'"),
+        ({"min_p": "0.1"}, r"min_p must be a number in \[0, 1\], got '0.1'"),
+        ({"seed": "a"}, r"seed must be an integer from 0 to 2\^64 - 1, got 'a'"),
+        ({"eta": "1"}, "eta must be a number or a function of t, got '1'"),
+        ({"sampler": "euler"}, r"sampler must be a Sampler, e.g. Euler\(32\), got 'euler'"),
+        ({"device": "gpu"}, "device=gpu is not a device of torch"),
+    ],
+)
+def test_wrong_sampling_options(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        hf.generate(model, FLOW, n=1, length=4, **options)
+
+
+def test_network_and_flow_in_the_wrong_order(model, small):
+    for call in (lambda *pair: hf.generate(*pair, n=1, length=4), lambda *pair: hf.nll_bound(*pair, X1)):
+        with pytest.raises(ValueError, match=r"flow must be a Flow, got Transformer\. Pass the network first"):
+            call(FLOW, model)
+        with pytest.raises(ValueError, match="flow must be a Flow, got NoneType"):
+            call(model, None)
+        with pytest.raises(ValueError, match="model must be a network, got str"):
+            call("tiny", FLOW)
+        with pytest.raises(ValueError, match=r"the network has Vocab.data=3, masks=1., the flow has Vocab.data=5"):
+            call(small, FLOW)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draws": "8"}, "draws must be an integer ≥ 2 .* got '8'"),
+        ({"batch": "8"}, "batch, .* must be an integer ≥ 1, got '8'"),
+        ({"steps": 8.0}, "steps must be an integer ≥ 1, got 8.0"),
+        ({"seed": "0"}, "seed must be an integer, got '0'"),
+        ({"eta": "1"}, "eta must be a number or a function of t, got '1'"),
+    ],
+)
+def test_wrong_options_of_a_bound(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        hf.nll_bound(model, FLOW, X1, **options)
+
+
+def test_an_eta_may_be_a_tensor_with_one_number(model):
+    assert hf.nll_bound(model, FLOW, X1, eta=torch.tensor(1.0)).quantity == "b1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"flow": "mask"}, "flow must be a Flow, or None, got str"),
+        ({"corpus": X1}, r"corpus must be a corpus, got Tensor, which has no vocab_size. Pass hf.data.load\(FILE\)"),
+        ({"out": None}, "out must be the path of a folder, got None"),
+        ({"settings": {"steps": 1}}, "settings must be Settings.*, got dict. Or pass keywords: steps=1000"),
+        ({"logger": "print"}, "logger and progress must be functions, got str"),
+        ({"progress": 3}, "logger and progress must be functions, got int"),
+    ],
+)
+def test_wrong_arguments_of_train(model, tmp_path, arguments, message):
+    (tmp_path / "text.txt").write_text("abcab" * 40)
+    right = {"flow": FLOW, "corpus": hf.data.load(tmp_path / "text.txt", length=4, holdout=0, cache=tmp_path / "cache")}
+    with pytest.raises(ValueError, match=message):
+        hf.train(model, **{**right, "out": tmp_path / "run", **arguments})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("key", "most"), [("threads", 1024), ("workers", 256)])
+def test_more_threads_or_processes_than_a_machine_can_have(key, most):
+    assert getattr(hf.Settings.of({key: most}), key) == most
+    with pytest.raises(ValueError, match=f"{key} must be an integer ≥ . and < {most + 1}, got 1000000"):
+        hf.Settings.of({key: 10**6})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": "12"}, "length must be an integer ≥ 1, got '12'"),
+        ({"holdout": "5%"}, "holdout must be a fraction from 0 to 1, e.g. 0.02, got '5%'"),
+        ({"source": None}, "source must be the name of a file, folder or corpus, got NoneType"),
+        ({"source": ["a", "b"]}, "source must be the name of a file, folder or corpus, got list"),
+    ],
+)
+def test_wrong_arguments_of_load(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        hf.data.load(**{"source": "docs", **arguments})
+
+
+def test_wrong_arguments_of_saving_and_loading(model, tmp_path):
+    with pytest.raises(ValueError, match=r"model must be a torch\.nn\.Module, got str"):
+        hf.save_pretrained(tmp_path / "saved", "model")
+    with pytest.raises(ValueError, match=r"tokenizer must have a method to_json, .* got 'char'"):
+        hf.save_pretrained(tmp_path / "saved", model, FLOW, tokenizer="char")
+    with pytest.raises(ValueError, match="flow must be a Flow, or None, got str"):
+        hf.save_pretrained(tmp_path / "saved", model, "mask")
+    assert not (tmp_path / "saved").exists()
+    with pytest.raises(ValueError, match="folder must be the path of a run or of a saved network, got None"):
+        hf.from_pretrained(None)
+    hf.save_pretrained(tmp_path / "saved", model, FLOW)
+    with pytest.raises(ValueError, match="device=gpu is not a device of torch"):
+        hf.from_pretrained(tmp_path / "saved", device="gpu")
+
+
+@pytest.mark.parametrize("make", [hf.Mask, hf.Uniform, hf.Transformer, hf.Convolutional])
+def test_a_number_in_place_of_a_vocabulary(make):
+    with pytest.raises(ValueError, match=r"vocab must be a Vocab, e.g. Vocab\(27, masks=1\), got 30"):
+        make(30)
