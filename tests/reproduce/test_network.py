@@ -9,6 +9,8 @@ import torch
 
 import hopflow as hf
 from hopflow import cli
+from hopflow.cli import trained_network
+from hopflow.evaluation.evaluated_model import EvaluatedModel
 from hopflow.reproduce import network
 from hopflow.runs import named_networks
 
@@ -131,3 +133,9 @@ def test_the_default_network_has_at_most_16_million_parameters():
         model = hf.Transformer(hf.Vocab(4096), "mini")
     count = sum(parameter.numel() for parameter in model.parameters())
     assert 15_000_000 < count <= network.MOST_PARAMETERS
+
+
+def test_a_network_stored_in_bf16_is_sampled_and_evaluated_in_float32(clone):
+    folder = clone / "pretrained" / "novels"
+    assert trained_network.load(str(folder), "cpu").dtype == "float32"
+    assert EvaluatedModel.load(folder).dtype == "float32"
