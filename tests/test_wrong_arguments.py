@@ -35,8 +35,8 @@ def small():
     [
         ({"temperature": "hot"}, "temperature must be a number ≥ 0 .* got 'hot'"),
         ({"top_k": 1.5}, "top_k must be an integer ≥ 1, got 1.5"),
-        ({"top_p": "0.9"}, r"top_p must be a number in \(0, 1\], got '0.9'"),
-        ({"min_p": "0.1"}, r"min_p must be a number in \[0, 1\], got '0.1'"),
+        ({"top_p": "0.9"}, "top_p must be a number > 0 and ≤ 1, got '0.9'"),
+        ({"min_p": "0.1"}, "min_p must be a number from 0 to 1, got '0.1'"),
         ({"seed": "a"}, r"seed must be an integer from 0 to 2\^64 - 1, got 'a'"),
         ({"eta": "1"}, "eta must be a number or a function of t, got '1'"),
         ({"sampler": "euler"}, r"sampler must be a Sampler, e.g. Euler\(32\), got 'euler'"),

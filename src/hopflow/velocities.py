@@ -7,12 +7,11 @@ the oracle; `divergence` is for the bounds, which need a few numbers per row onl
 
 import math
 from collections.abc import Callable
+from numbers import Real
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from .system.number_types import is_number
 
 Eta = float | int | Callable[[Tensor], Tensor]
 """Strength of the corrector: a number ≥ 0, or a function of t."""
@@ -21,7 +20,7 @@ Eta = float | int | Callable[[Tensor], Tensor]
 def eta_at(eta: Eta, t: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """η(t) at these times; raises ValueError unless it is ≥ 0 and finite."""
     if not callable(eta):
-        if not (is_number(eta) or (isinstance(eta, Tensor) and eta.ndim == 0)):
+        if not (isinstance(eta, Real) or (isinstance(eta, Tensor) and eta.ndim == 0)):
             raise ValueError(f"eta must be a number or a function of t, got {eta!r}.")
         _check_eta(float(eta))
         return torch.full_like(t, float(eta))

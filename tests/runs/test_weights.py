@@ -31,14 +31,14 @@ def test_a_type_that_torch_only_stores_is_refused(tmp_path, dtype, device):
     weights = {name: torch.zeros(tensor.shape).to(dtype) for name, tensor in model.state_dict().items()}
     (tmp_path / "model.safetensors").write_bytes(save(weights))
     with pytest.raises(ValueError, match=r"weights of type torch\.float8.*allowed are torch\.float16"):
-        fill(model, tmp_path / "model.safetensors", torch.device("cpu"), convert=True)
+        fill(model, [tmp_path / "model.safetensors"], torch.device("cpu"), convert=True)
 
 
 def test_a_message_shortens_the_names_of_tensors(tmp_path):
     model = nn.Linear(3, 2)
     (tmp_path / "model.safetensors").write_bytes(save({"x" * 100_000: torch.zeros(1)}))
     with pytest.raises(ValueError, match="belongs to another network") as error:
-        fill(model, tmp_path / "model.safetensors", torch.device("cpu"))
+        fill(model, [tmp_path / "model.safetensors"], torch.device("cpu"))
     assert len(str(error.value)) < 400 + len(str(tmp_path))
 
 
@@ -49,5 +49,5 @@ def test_weights_are_loaded_from_a_folder_whose_name_is_not_utf8(tmp_path):
     content = pack(tensors_of(model))
     (folder / "model.safetensors").write_bytes(content)
     verify(folder / "model.safetensors", hashlib.sha256(content).hexdigest())
-    fill(other, folder / "model.safetensors", torch.device("cpu"))
+    fill(other, [folder / "model.safetensors"], torch.device("cpu"))
     assert torch.equal(model.weight, other.weight)

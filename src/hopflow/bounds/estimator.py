@@ -1,6 +1,7 @@
 """BoundEstimator: the Monte Carlo estimate of an integral along the path, with its error."""
 
 import math
+import numbers
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,6 @@ from ..network.network import Network
 from ..paths import PathSample
 from ..predictions import Evidence
 from ..scores import Scores
-from ..system.number_types import is_integer
 from .control_variates import legendre_columns, noisy_coverage, position_columns, stratum_trends, subtract_controls
 from .estimate import Estimate
 from .integrands import EndCorrection, Integral
@@ -54,15 +54,15 @@ class BoundEstimator:
 
     def __post_init__(self) -> None:
         check_network(self.model, self.flow)
-        if not (is_integer(self.draws) and self.draws >= 2):
+        if not (isinstance(self.draws, numbers.Integral) and self.draws >= 2):
             raise ValueError(
                 f"draws must be an integer ≥ 2 (an error needs two points per sequence), got {self.draws!r}."
             )
-        if self.batch is not None and not (is_integer(self.batch) and self.batch >= 1):
+        if self.batch is not None and not (isinstance(self.batch, numbers.Integral) and self.batch >= 1):
             raise ValueError(
                 f"batch, the number of sequences per network call, must be an integer ≥ 1, got {self.batch!r}."
             )
-        if not is_integer(self.seed):
+        if not isinstance(self.seed, numbers.Integral):
             raise ValueError(f"seed must be an integer, got {self.seed!r}.")
         if self.unigram is not None and not bool((self.unigram > 0).all()):
             raise ValueError("unigram must contain positive frequencies only. Add 1 to every count.")

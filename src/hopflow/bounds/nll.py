@@ -7,6 +7,7 @@ b0 is `nll_bound(eta=0)`, b1 is `nll_bound(eta=1)`, bn is `nll_bound(steps=N)`, 
 """
 
 import math
+import numbers
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +17,6 @@ from ..flow import Flow, check_network
 from ..network.network import Network
 from ..network.precision import widest_float
 from ..sources import Source
-from ..system.number_types import is_integer
 from ..velocities import Eta, eta_at
 from .estimate import Estimate
 from .estimator import BoundEstimator, choose_draws, only_first_redraws_count
@@ -81,7 +81,7 @@ def _check_sampler(flow: Flow, eta: Eta, steps: int | None, end: float) -> None:
     eta_at(eta, torch.zeros(1))  # raises ValueError if η is negative or infinite
     if not 0 <= end < 1:
         raise ValueError(f"end, the 1-k at which the sampler stops, must be ≥ 0 and < 1, got {end}.")
-    if steps is not None and not (is_integer(steps) and steps >= 1):
+    if steps is not None and not (isinstance(steps, numbers.Integral) and steps >= 1):
         raise ValueError(f"steps must be an integer ≥ 1, got {steps!r}.")
     if steps is None and end == 0 and not flow.prediction.has_finite_bounds(flow.source):
         raise ValueError(

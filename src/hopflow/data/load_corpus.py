@@ -2,6 +2,7 @@
 
 import logging
 import os
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..system.number_types import is_integer, is_number
 from ..system.progress import Progress, ProgressCallback
 from .corpus import Corpus, PackedRows, PaddedRows, TokenRows
 from .prepare import prepare
@@ -71,9 +71,9 @@ def load(
 
 
 def _check(length: int, holdout: float) -> None:
-    if not (is_integer(length) and length >= 1):
+    if not (isinstance(length, Integral) and length >= 1):
         raise ValueError(f"length must be an integer ≥ 1, got {length!r}")
-    if not (is_number(holdout) and 0 <= holdout <= 1):
+    if not (isinstance(holdout, Real) and 0 <= holdout <= 1):
         raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout!r}")
 
 

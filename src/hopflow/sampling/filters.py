@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-
-from ..system.number_types import is_integer, is_number
 
 
 @dataclass(frozen=True)
@@ -28,15 +27,15 @@ class Filter:
     min_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not (is_number(self.temperature) and 0 <= self.temperature < math.inf):
+        if not (isinstance(self.temperature, Real) and 0 <= self.temperature < math.inf):
             raise ValueError(
                 f"temperature must be a number ≥ 0 and finite (0 = the most probable token), got {self.temperature!r}."
             )
-        if self.top_k is not None and not (is_integer(self.top_k) and self.top_k >= 1):
+        if self.top_k is not None and not (isinstance(self.top_k, Integral) and self.top_k >= 1):
             raise ValueError(f"top_k must be an integer ≥ 1, got {self.top_k!r}.")
-        if self.top_p is not None and not (is_number(self.top_p) and 0 < self.top_p <= 1):
+        if self.top_p is not None and not (isinstance(self.top_p, Real) and 0 < self.top_p <= 1):
             raise ValueError(f"top_p must be a number > 0 and ≤ 1, got {self.top_p!r}.")
-        if self.min_p is not None and not (is_number(self.min_p) and 0 <= self.min_p <= 1):
+        if self.min_p is not None and not (isinstance(self.min_p, Real) and 0 <= self.min_p <= 1):
             raise ValueError(f"min_p must be a number from 0 to 1, got {self.min_p!r}.")
 
     def __call__(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:

@@ -7,6 +7,7 @@ of the blocks and one block per row are held in float64.
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..network.precision import widest_float
-from ..system.number_types import is_integer
 
 BLOCK = 256
 """Tokens per block, about the square root of a large vocabulary, so that both stages are short."""
@@ -28,9 +28,9 @@ class RandomStreams:
     """
 
     def __init__(self, seed: int, rows: Sequence[int]) -> None:
-        if not (is_integer(seed) and 0 <= seed < 1 << 64):
+        if not (isinstance(seed, Integral) and 0 <= seed < 1 << 64):
             raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
-        self._streams = [np.random.Philox(key=seed, counter=[0, 0, 0, row]) for row in rows]
+        self._streams: list[np.random.Philox] = [np.random.Philox(key=seed, counter=[0, 0, 0, row]) for row in rows]
 
     def __len__(self) -> int:
         return len(self._streams)
