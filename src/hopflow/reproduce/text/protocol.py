@@ -59,22 +59,23 @@ LAPTOP = replace(
     data="shakespeare",
     tokens="bpe:1024",
     size="tiny",
-    steps=1000,
+    steps=800,
     batch=32,
     warmup=100,
     test_set="held-out",
-    rows=64,
+    rows=32,
     zero_shot=(),
     bound_steps=(32,),
     reversal_steps=32,
     paths=4,
     sampler_steps=(8, 32),
-    samples=64,
+    samples=32,
     ot_batches=10,
-    judge_steps=700,
+    judge_steps=500,
     judges=("ar",),
 )
-"""Two variants and one seed, meant for two CPU cores; its time has not been measured."""
+"""Two variants and one seed, for two CPU cores: about 20 minutes of CPU time, extrapolated from a run with more steps
+and rows (docs/commands.md)."""
 PAPER_SIZE = replace(FULL, size="small", steps=5000)
 """The paper's own network, as a check of size."""
 
