@@ -324,7 +324,7 @@ def test_int32_tokens_give_the_same_logits_as_int64():
     ids=["length 0", "floats", "one row", "bools"],
 )
 def test_inputs_that_are_not_token_ids_are_rejected(xt):
-    with pytest.raises(ValueError, match=r"token ids, int64 or int32 of shape \(B, L\)"):
+    with pytest.raises(ValueError, match=r"token ids must be int64 or int32 of shape \(B, L\)"):
         unchecked(Transformer.features)(model(), xt, torch.zeros(2, dtype=torch.float64))
 
 
