@@ -183,7 +183,7 @@ def test_a_folder_of_save_pretrained_is_measured_and_nothing_is_written_to_it(ho
         (["coupling=ot"], "coupling must be own, exact, sinkhorn or none, got ot."),
         (["ot_n=512"], "ot_n must be at most"),
         (["detokenise=moses"], "detokenise must be auto, none, words or wikitext, got moses."),
-        (["device=tpu"], "device=tpu cannot be used here"),
+        (["device=tpu"], "device must be auto or one of cpu, cuda, mps"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_2(hopflow, runs, tmp_path, monkeypatch, words, message):

@@ -276,7 +276,7 @@ def test_a_causal_network_draws_token_by_token(hopflow, saved_networks, tmp_path
         (["masks", "sampler=random_order", "eta=1"], "no corrector"),
         (["masks", "sampler=random_order", "per_call=0"], "per_call must be an integer ≥ 1, got 0."),
         (["letters", "sampler=random_order"], "disjoint source"),
-        (["masks", "device=abacus"], "device=abacus cannot be used here"),
+        (["masks", "device=abacus"], "device must be auto or one of cpu"),
         (["masks", "precision=fp16"], "'bf16'"),
         (["masks", "--out", "a.csv"], ".txt (text) or .jsonl"),
         (["masks", "--out", "nowhere/a.txt"], "its folder does not exist"),

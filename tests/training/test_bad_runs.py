@@ -49,7 +49,7 @@ BAD = {
     "an unknown size": (["{fox}", "size=tine"], 2, "did you mean 'tiny'"),
     "a batch that its parts do not divide": (["{fox}", "accumulate=3"], 2, "multiple of 3"),
     "a device that is not there": (["{fox}", "device=cuda:77"], 2, "device=auto uses the best available one"),
-    "a device of no kind": (["{fox}", "device=toaster"], 2, "device=toaster cannot be used here"),
+    "a device of no kind": (["{fox}", "device=toaster"], 2, "device must be auto or one of cpu"),
     "a file in place of the run": (["{fox}", "out={home}/short.txt"], 2, "out must be a folder"),
     "a folder of other things": (["{fox}", "out={home}/thesis"], 2, "not a run"),
     "a tokenizer that is not there": (["{fox}", "tokens={home}/no.json"], 2, "no.json"),

@@ -249,7 +249,7 @@ def check_tokens(x: Tensor) -> None:
     """Reject tensors that an embedding would reject with a less readable error."""
     if x.dtype not in IDS or x.ndim != 2 or x.shape[1] == 0:
         raise ValueError(
-            f"token ids must be int64 or int32 of shape (B, L) with L ≥ 1; got {x.dtype} of shape {tuple(x.shape)}"
+            f"token ids must be int64 or int32 of shape (B, L) with L ≥ 1, got {x.dtype} of shape {tuple(x.shape)}"
         )
 
 
