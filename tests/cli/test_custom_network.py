@@ -2,6 +2,7 @@
 
 import sys
 
+import jaxtyping
 import pytest
 
 NETWORK = """
@@ -94,3 +95,27 @@ def test_a_class_that_cannot_be_imported_is_one_message(hopflow, folder, text, m
     result = hopflow("sample", "saved", f"model={text}")
     assert result.code == 2
     assert message in result.message
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ("return self.head(self.table(xt))", "return None", "Net fails on tokens of shape"),
+        ("return self.head(self.table(xt))", "return {'logits': self.table(xt)}", "Net fails on tokens of shape"),
+        ("return self.head(self.table(xt))", "return self.head(xt.float())", "must have shape (batch, length"),
+        ("return self.head(self.table(xt))", "return self.forward(xt, t)", "RecursionError"),
+        ("return self.head(self.table(xt))", "return self.head(self.table(xt)) * 1j", "must be real numbers"),
+        ("self.head = nn.Linear(width, vocab.data)", "self.head = vocab.none", "cannot be built: AttributeError"),
+    ],
+)
+def test_a_mistake_in_ones_own_class_is_not_reported_as_a_bug_of_hopflow(
+    hopflow, folder, request, line, instead, message
+):
+    jaxtyping.config.update("jaxtyping_disable", True)  # the checks of types that tests add
+    request.addfinalizer(lambda: jaxtyping.config.update("jaxtyping_disable", False))
+    (folder / "own_network.py").write_text(NETWORK.replace(line, instead))
+    words = ["length=8", "batch=2", "steps=1", "threads=1", "holdout=0.1", "device=cpu", "tokens=char", "out=new"]
+    result = hopflow("train", "fox.txt", OWN, *words)
+    assert result.code == 2
+    assert message in result.message
+    assert not (folder / "new").exists()

@@ -153,3 +153,18 @@ def test_a_sparse_terabyte_is_refused_before_it_is_hashed(tmp_path, monkeypatch)
     monkeypatch.setattr("hopflow.data.text_files.file_sha256", hashed)
     with pytest.raises(ValueError, match="NUL"):
         hf.data.load(file)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "terabyte"])
+def test_a_tokenizer_that_is_special_or_huge_is_not_read(tmp_path, kind):
+    (tmp_path / "text.txt").write_text(TEXT)
+    file = tmp_path / "tokenizer.json"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "endless":
+        file.symlink_to("/dev/zero")
+    else:
+        file.touch()
+        os.truncate(file, 1 << 40)
+    with pytest.raises(ValueError, match=r"tokenizer\.json cannot be read: it (is|has)"):
+        hf.data.load(tmp_path / "text.txt", file)

@@ -339,3 +339,11 @@ def test_a_config_that_asks_for_other_files_or_code_is_refused(tmp_path, config)
     with pytest.raises(ValueError, match=r"other files|damaged|is not a config"):
         hf.judge(tmp_path)
     assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_a_judge_whose_config_is_a_special_file_is_refused(tmp_path, kind):
+    file = tmp_path / "config.json"
+    os.mkfifo(file) if kind == "pipe" else file.symlink_to("/dev/zero")
+    with pytest.raises((ValueError, OSError)):
+        hf.judge(tmp_path)

@@ -1,6 +1,7 @@
 """Recipes: every one of them trains, stops, goes on, samples and is evaluated, in a size for tests."""
 
 import json
+import os
 import sys
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -398,3 +399,17 @@ def test_every_number_of_a_recipe_has_the_range_that_it_is_meant_to_have():
     assert {accepted: set(keys) for accepted, keys in found.items()} == {
         accepted: set(keys.split()) for accepted, keys in ACCEPTED.items()
     }
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "terabyte"])
+def test_a_toml_file_that_is_special_or_huge_is_not_read(tmp_path, kind):
+    file = tmp_path / "mine.toml"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "endless":
+        file.symlink_to("/dev/zero")
+    else:
+        file.touch()
+        os.truncate(file, 1 << 40)
+    with pytest.raises(ValueError, match=r"mine\.toml is not a TOML file: it (is|has)"):
+        resolve(str(file))

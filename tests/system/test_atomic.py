@@ -209,3 +209,6 @@ def test_an_error_names_the_file_and_not_its_temporary_name(tmp_path):
         atomic.write(tmp_path / "file", b"content")
     assert error.value.filename == str(tmp_path / "file")
     assert error.value.filename2 is None
+    with pytest.raises(FileNotFoundError) as error:
+        atomic.write(tmp_path / "missing" / "file", b"content")
+    assert error.value.filename == str(tmp_path / "missing" / "file")

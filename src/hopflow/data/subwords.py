@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..system import regular_file
 from ..system.progress import Progress
 from .documents import DocumentChunk, ReadStatistics
 from .segments import WINDOW, segments
@@ -195,17 +196,17 @@ def from_files(path: Path, name: str) -> Subwords:
 
 
 def _bytes(path: Path) -> bytes:
-    """The content of a file, at most as much as a tokenizer may have: a device may never end."""
-    with path.open("rb") as file:
-        content = file.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
-        raise ValueError(f"{path}: larger than any tokenizer ({LARGEST_FILE >> 20} MB)")
-    return content
+    """The content of a file, at most as much as a tokenizer may have: a pipe or device may never end."""
+    try:
+        return regular_file.read(path, LARGEST_FILE)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def _json(path: Path) -> dict[str, Any]:
+    data = _bytes(path)
     try:
-        content = json.loads(_bytes(path))
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a tokenizer file: it is not JSON ({error})") from None
     if not isinstance(content, dict):

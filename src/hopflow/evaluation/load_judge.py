@@ -5,7 +5,6 @@ folder, a .gguf file or, as `hf:NAME`, the Hugging Face hub.
 """
 
 import errno
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +15,12 @@ import torch
 from ..data import cache_folder
 from ..runs.pretrained import CONFIG
 from ..runs.run_folder import CHECKPOINTS
+from ..system import bounded_json, regular_file
 from ..system.hints import did_you_mean
 from ..system.progress import Progress, ProgressCallback
 from . import transformers_judge as extra
 from .judge import CausalJudge, Judge
+from .judge_limits import LARGEST_CONFIG
 
 NAMES = ("smollm2",)
 
@@ -67,7 +68,7 @@ def _is_hopflow_folder(folder: Path) -> bool:
     if (folder / CHECKPOINTS).is_dir():
         return True
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = bounded_json.loads(regular_file.read(folder / CONFIG, LARGEST_CONFIG))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and config.get("format") == "hopflow"

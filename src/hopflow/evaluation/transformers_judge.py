@@ -20,6 +20,7 @@ from ..data.revisions import PinnedRevision
 from ..data.subwords import Subwords
 from ..data.wheels import Wheel, fetch
 from ..network.network import evaluation_mode
+from ..system import regular_file
 from ..system.progress import Progress
 from .judge import Judge
 from .judge_limits import LARGEST_CONFIG, Refused, attention, check_keys, check_memory, check_sizes, offline
@@ -227,7 +228,10 @@ def _weights(folder: Path) -> list[str]:
 def _json(file: Path) -> Any:
     if file.stat().st_size > LARGEST_CONFIG:
         raise ValueError(f"{file.name} is larger than {LARGEST_CONFIG >> 20} MiB")
-    return json.loads(file.read_text(encoding="utf-8"))
+    try:
+        return json.loads(regular_file.read(file, LARGEST_CONFIG))
+    except ValueError as error:
+        raise ValueError(f"{file.name}: {error}") from None
 
 
 def _subwords(words: Any, name: str) -> Subwords:

@@ -12,8 +12,9 @@ from .. import data
 from ..data import Corpus
 from ..flow import Flow
 from ..models import Causal, Convolutional, Size, Transformer
+from ..network.network import device_of, evaluation_mode
 from ..runs.checkpoint import restore
-from ..runs.custom_network import is_class, named_class
+from ..runs.custom_network import MISTAKES, check_call, is_class, is_out_of_memory, named_class
 from ..runs.pretrained import from_pretrained
 from ..runs.rng import Seeded, stream_seed
 from ..training.loop import Logger
@@ -132,7 +133,15 @@ def _custom_network(recipe: Recipe, flow: Flow | None) -> nn.Module:
             f"model={recipe.model} needs {', '.join(unknown)}, which no setting provides: give it a default, or train "
             f"from Python with hf.train. A constructor may take {', '.join(offered)}"
         )
-    return cls(**{p.name: offered[p.name] for p in taken if p.name in offered})
+    try:
+        model = cls(**{p.name: offered[p.name] for p in taken if p.name in offered})
+    except MISTAKES as error:
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(f"model={recipe.model} cannot be built: {type(error).__name__}: {error}") from error
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluation_mode(model):
+        check_call(model, flow, recipe.length, device_of(model))
+    return model
 
 
 def flow_of(recipe: Recipe, counts: torch.Tensor) -> Flow:

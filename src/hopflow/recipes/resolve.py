@@ -11,10 +11,14 @@ import torch
 from ..data.named_corpora import is_corpus
 from ..runs.custom_network import is_class, load_class
 from ..runs.run_folder import is_run, read_recipe
+from ..system import regular_file
 from ..training.settings import nearest
 from .paper import named, names
 from .recipe import Recipe
 from .text_file import TEXT
+
+LARGEST_TOML = 1 << 20
+"""Bytes of a recipe.toml, which usually has a few hundred."""
 
 
 def resolve(word: str, keys: Mapping[str, Any] | None = None, *, fresh: bool = False) -> Recipe:
@@ -82,8 +86,8 @@ def _base(word: str) -> Recipe:
 def from_toml(file: Path) -> Recipe:
     """The recipe of a TOML file: keys and values, and `base`, the recipe whose other values it takes."""
     try:
-        keys = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        keys = tomllib.loads(regular_file.read(file, LARGEST_TOML).decode())
+    except (ValueError, RecursionError) as error:  # also of a special file, of other encodings and of wrong syntax
         raise ValueError(f"{file} is not a TOML file: {error}") from None
     base = keys.pop("base", None)
     if base is not None and not isinstance(base, str):

@@ -15,14 +15,18 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ..flow import Flow
 from ..models.model import Model
 from ..models.sizes import Size
+from ..network.caller import NetworkCaller
 from ..vocab import Vocab
 from .storage import Plain, arguments, from_plain, kinds, to_plain, value_from_plain, value_to_plain
 
 CUSTOM = "custom"
 """The kind under which a network is stored whose class is not a subclass of `Model`."""
 HOW_TO_NAME = "pass model_class=Class (Python) or add model=package.module:Class (command line)"
+MISTAKES = (TypeError, AttributeError, KeyError, RuntimeError)
+"""Errors by which a mistake in a user's class shows; RuntimeError is torch's for wrong shapes."""
 M = TypeVar("M", bound=type[nn.Module])
 
 _KNOWN: dict[str, type[nn.Module]] = {}
@@ -36,6 +40,39 @@ def register(cls: M) -> M:
     _KNOWN.pop(name_of(cls), None)
     _KNOWN[name_of(cls)] = cls
     return cls
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a RuntimeError means that memory ran out; on a CPU only torch's message says so."""
+    return isinstance(error, torch.OutOfMemoryError) or "alloc" in str(error)
+
+
+def check_call(model: nn.Module, flow: Flow, length: int, device: torch.device) -> None:
+    """Raise a ValueError if the network does not fit its flow, by calling it on one row of this length."""
+    name, last = type(model).__name__, flow.vocab.size - 1
+    try:
+        logits = NetworkCaller(model).logits(
+            torch.full((1, length), last, device=device), torch.zeros(1, device=device)
+        )
+        if not logits.is_floating_point():
+            raise ValueError(f"the logits of {name} must be real numbers, got {logits.dtype}.")
+        flow.vocab.check_logits(logits)
+        if tuple(logits.shape[:-1]) != (1, length):
+            raise ValueError(
+                f"the logits of {name} must have shape (batch, length, {flow.vocab.data}), got {tuple(logits.shape)} "
+                f"for a batch of 1 and a length of {length}."
+            )
+    except IndexError as error:
+        raise ValueError(
+            f"the flow has {flow.vocab.size} tokens, but {name} fails on the last one, {last}: {error}"
+        ) from error
+    except MISTAKES as error:
+        if isinstance(model, Model) or is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"{name} fails on tokens of shape (1, {length}): {type(error).__name__}: {error}\n"
+            f"a network takes (xt, t) and returns logits of shape (batch, length, {flow.vocab.data})"
+        ) from error
 
 
 def name_of(cls: type) -> str:

@@ -180,7 +180,10 @@ def _create(path: Path) -> tuple[Path, IO[bytes]]:
     """A new locked temporary file; if another process removes it before it is locked, another one is created."""
     while True:
         temporary = temporary_name(path)
-        file = os.fdopen(os.open(temporary, _NEW, 0o666), "wb")
+        try:
+            file = os.fdopen(os.open(temporary, _NEW, 0o666), "wb")
+        except OSError as error:  # the temporary name means nothing to the user
+            raise OSError(error.errno, error.strerror, str(path)) from None
         if lock(file.fileno()) is not False and os.path.lexists(temporary):
             return temporary, file
         file.close()

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ..flow import Flow
-from ..network.network import NetworkCaller
+from ..runs.custom_network import check_call
 from ..runs.devices import choose_device
 from ..runs.identity import flatten, recipe_hash, with_defaults
 from ..runs.ot_batch import Share
@@ -158,15 +158,8 @@ def _check_network(trainer: Trainer, flow: Flow) -> None:
     """Raise a ValueError if the network does not fit its flow, by calling it on one row."""
     model = trainer.model
     check_vocab(model, flow)
-    last = flow.vocab.size - 1
-    xt = torch.full((1, trainer.task.corpus.length), last, device=trainer.device)
-    try:
-        with trainer.autocast():
-            flow.vocab.check_logits(NetworkCaller(model).logits(xt, torch.zeros(1, device=trainer.device)))
-    except IndexError as error:
-        raise ValueError(
-            f"the flow has {flow.vocab.size} tokens, but {type(model).__name__} fails on the last one, {last}: {error}"
-        ) from error
+    with trainer.autocast():
+        check_call(model, flow, trainer.task.corpus.length, trainer.device)
 
 
 def identify(model: nn.Module, flow: Flow | None, corpus: Text, settings: Settings) -> dict[str, Any]:

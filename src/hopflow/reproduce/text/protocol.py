@@ -74,8 +74,7 @@ LAPTOP = replace(
     judge_steps=500,
     judges=("ar",),
 )
-"""Two variants and one seed, for two CPU cores: about 20 minutes of CPU time, extrapolated from a run with more steps
-and rows (docs/commands.md)."""
+"""Two variants and one seed, meant for two CPU cores; its time has not been measured."""
 PAPER_SIZE = replace(FULL, size="small", steps=5000)
 """The paper's own network, as a check of size."""
 
