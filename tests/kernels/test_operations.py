@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hopflow.sampling.categorical import categorical
 from interpreted_kernels import (
     close,
     embedding_triton,
@@ -23,6 +22,7 @@ from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
 from hopflow import kernels
 from hopflow.kernels import fused_head, gelu_mlp, residual_norm, short_attention
 from hopflow.models.attention import rotated
+from hopflow.sampling.random_draws import categorical
 from hopflow.scores import _terms
 from hopflow.transport import embedding_distances
 

@@ -18,7 +18,7 @@ from torch import nn
 from ..flow import Flow
 from ..models.model import Model
 from ..models.sizes import Size
-from ..network.caller import NetworkCaller
+from ..network.network import NetworkCaller
 from ..vocab import Vocab
 from .storage import Plain, arguments, from_plain, kinds, to_plain, value_from_plain, value_to_plain
 
