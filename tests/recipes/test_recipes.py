@@ -117,7 +117,7 @@ def test_names_take_numbers_after_a_colon():
         ({"lr": "nan"}, "lr must be a number > 0, got nan"),
         ({"lr": "0"}, "lr must be a number > 0, got 0"),
         ({"ot_batch": "100"}, "multiple of batch"),
-        ({"holdout": "2"}, "below 1"),
+        ({"holdout": "2"}, "holdout must be a fraction ≥ 0 and < 1"),
         ({"objective": "bound:x"}, "not a number"),
         ({"objective": "bound:1,2,3"}, "number"),
         ({"model": "gpt"}, "model=gpt is unknown"),
