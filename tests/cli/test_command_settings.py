@@ -320,3 +320,18 @@ def test_every_number_has_the_range_that_it_is_meant_to_have():
         for accepted, commands in found.items()
     }
     assert written == ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("sample", "RUN [KEY=VALUE]..."),
+        ("data prepare", "SOURCE [KEY=VALUE]..."),
+        ("data fetch", "NAME"),
+        ("compare", "RUN..."),
+        ("report", "RUN... [KEY=VALUE]..."),
+    ],
+)
+def test_the_help_of_a_command_begins_with_what_to_type(hopflow, command, arguments):
+    usage = hopflow(*command.split(), "--help").out.splitlines()[0]
+    assert usage == f"Usage: hopflow {command} [OPTIONS] {arguments}"
