@@ -33,7 +33,7 @@ def small():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": "hot"}, "temperature must be a number ≥ 0 .* got 'hot'"),
+        ({"temperature": "hot"}, "temperature must be ≥ 0 .* got 'hot'"),
         ({"top_k": 1.5}, "top_k must be an integer ≥ 1, got 1.5"),
         ({"top_p": "0.9"}, "top_p must be a number > 0 and ≤ 1, got '0.9'"),
         ({"min_p": "0.1"}, "min_p must be a number from 0 to 1, got '0.1'"),

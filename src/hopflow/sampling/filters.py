@@ -29,7 +29,7 @@ class Filter:
     def __post_init__(self) -> None:
         if not (isinstance(self.temperature, Real) and 0 <= self.temperature < math.inf):
             raise ValueError(
-                f"temperature must be a number ≥ 0 and finite (0 = the most probable token), got {self.temperature!r}."
+                f"temperature must be ≥ 0 and finite (0 = the most probable token), got {self.temperature!r}."
             )
         if self.top_k is not None and not (isinstance(self.top_k, Integral) and self.top_k >= 1):
             raise ValueError(f"top_k must be an integer ≥ 1, got {self.top_k!r}.")
