@@ -44,7 +44,7 @@ def drawn(**keys) -> hf.Generation:
 
 def saved_half(folder: Path) -> None:
     hf.save_pretrained(folder / "half", Causal(256, SMALL).half(), tokenizer=Bytes(), recipe={"length": 8})
-    fill(Causal(256, SMALL), folder / "half" / "model.safetensors", torch.device("cpu"), convert=False)
+    fill(Causal(256, SMALL), [folder / "half" / "model.safetensors"], torch.device("cpu"), convert=False)
 
 
 def judged_without_tokenizer(_: Path) -> None:
@@ -64,7 +64,7 @@ MISTAKES = {
     ),
     "symbols must be distinct": lambda _: Characters("aa"),
     "symbols must be distinct characters in the order": lambda _: Characters("ba"),
-    "dropout is a probability": lambda _: Causal(5, SMALL, dropout=1.0),
+    "dropout must be a probability ≥ 0 and < 1, got 1.0": lambda _: Causal(5, SMALL, dropout=1.0),
     "the hops were not recorded": lambda _: drawn(steps=2).at(0.5),
     "pass either steps=": lambda _: drawn(steps=2, sampler=hf.Euler(3)),
     "is not a sampling option": lambda _: drawn(stesp=2),
@@ -72,7 +72,7 @@ MISTAKES = {
     "prompts must be in a .txt file": lambda folder: prompts.read(text(folder, "a.csv")),
     "Uniform has no masks, got masks=2": lambda _: hf.Uniform.fit(COUNTS, 2),
     "BagOfWords has no masks, got masks=2": lambda _: hf.BagOfWords.fit(COUNTS, 2),
-    "pass embedding= or run=, not both": lambda folder: transport_costs(
+    "pass either embedding= or run=, not both": lambda folder: transport_costs(
         logits, FLOW, X1, embedding=torch.ones(5, 2), run=folder
     ),
     "pass either settings or keywords such as lr=": lambda folder: train(

@@ -275,26 +275,29 @@ def test_the_markdown_table_has_a_row_for_each_setting(hopflow, command):
 PROBES = ("-1", "0", "0.5", "1", "2", "3", "1024", "65537", "1048576", "1048577", "1e30")
 ACCEPTED = {
     "1 2 3 1024 65537 1048576 1048577": (
-        "sample: n per_call top_k batch threads; infill: n per_call top_k batch threads; eval: rows per_call threads; "
-        "bench train: steps; reproduce morse: steps; reproduce text: limit"
+        "sample: n per_call top_k batch; infill: n per_call top_k batch; eval: rows per_call; bench train: steps; "
+        "reproduce morse: steps; reproduce network: steps batch rows"
     ),
     "1 2 3 1024 65537 1048576": (
         "sample: length steps; infill: length steps; eval: length steps; data prepare: length; bench train: length; "
         "bench sample: length steps; bench eval: length; reproduce morse: sampler_steps"
     ),
     "1 2 3 1024": (
-        "eval: draws n ot_n batch; bench train: batch; bench sample: n; bench eval: n draws; bench ot: n; "
-        "reproduce morse: seeds samples"
+        "sample: threads; infill: threads; eval: draws n ot_n batch threads; bench train: batch; bench sample: n; "
+        "bench eval: n draws; bench ot: n; reproduce morse: seeds samples; reproduce network: samples"
     ),
     "0 1 2 3 1024 65537 1048576 1048577": (
         "sample: seed; infill: seed; eval: paths seed; demo: seed; oracle: seed; data prepare: seed; "
-        "bench train: seed; bench sample: seed; bench eval: seed; bench ot: seed"
+        "bench train: seed; bench sample: seed; bench eval: seed; bench ot: seed; reproduce text: seeds limit"
     ),
     "2 3 1024 65537 1048576 1048577": "bench train: tokens; bench sample: tokens; bench eval: tokens",
     "0 0.5 1 2 3 1024 65537 1048576 1048577 1e30": (
-        "sample: eta temperature; infill: eta temperature; eval: error seconds eta temperature eps"
+        "sample: eta temperature; infill: eta temperature; eval: error seconds eta temperature eps; "
+        "reproduce text: expect"
     ),
-    "0.5 1 2 3 1024 65537 1048576 1048577 1e30": "reproduce text: minutes",
+    "0.5 1 2 3 1024 65537 1048576 1048577 1e30": (
+        "reproduce morse: minutes; reproduce text: minutes; reproduce network: minutes"
+    ),
     "0 0.5 1": "sample: min_p; infill: min_p; data prepare: holdout",
     "0.5 1": "sample: top_p; infill: top_p",
 }

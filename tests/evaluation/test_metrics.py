@@ -45,7 +45,7 @@ def test_a_metric_in_the_table_is_measured_stored_and_shown_everywhere(monkeypat
     assert all(1 <= row.value <= 6 and row.unit == "tokens" for row in rows)
     assert "longest run" in table.page(record.read(tmp_path / "a"))
     found = Comparison.of([tmp_path / "a", tmp_path / "b"])
-    assert "longest_run" in compare_table.page(found)
+    assert "longest run" in compare_table.page(found)
     assert "longest_run" in json.dumps(found.as_json())
     report = hf.report.write([tmp_path / "a", tmp_path / "b"], tmp_path / "report").read_text()
     assert "longest_run" in report

@@ -348,7 +348,8 @@ PASSED_ON = {
 @pytest.mark.parametrize(("model", "key"), [(model, key) for model, keys in PASSED_ON.items() for key in keys])
 def test_a_setting_of_a_network_is_passed_on_to_it(text, model, key):
     recipe = replace(shrunk(named("text"), text, steps=1), model=model, source="bag_of_words")
-    for value in (PASSED_ON[model][key], getattr(Recipe(), key)):  # away from the default, and the default itself
+    default = getattr(Recipe(), key) or False  # predict_x0: none means off for independent pairs
+    for value in (PASSED_ON[model][key], default):
         assert getattr(build(replace(recipe, **{key: value})).model, key) == value
 
 
@@ -370,11 +371,13 @@ def test_the_settings_of_a_text_are_passed_on_to_its_corpus(text, monkeypatch):
 
 PROBES = (-1, 0, 0.5, 1, 2, 1024, 1 << 20, (1 << 20) + 1)
 ACCEPTED = {
-    "1 2 1024 1048576 1048577": "steps batch accumulate threads log_every save_every keep eval_steps length masks",
-    "0 1 2 1024 1048576 1048577": "ahead warmup seed workers eval_every eval_rows eval_samples",
+    "1 2 1024 1048576 1048577": "steps batch accumulate log_every save_every keep eval_steps length masks",
+    "0 1 2 1024 1048576 1048577": "ahead warmup seed eval_every eval_rows eval_samples",
     "0 0.5 1 2 1024 1048576 1048577": "weight_decay save_minutes",
     "0.5 1 2 1024 1048576 1048577": "lr adam_eps clip",
     "0 0.5": "ot_ema weight_ema beta1 beta2 holdout dropout",
+    "1 2 1024": "threads",
+    "0 1 2": "workers",
     "1024 1048576": "ot_batch",  # a multiple of the batch
 }
 

@@ -570,8 +570,8 @@ def test_progress_counts_sequences_up_to_all_of_them():
     [
         ({"n": 0}, "n must be an integer ≥ 1, got 0"),
         ({"length": 0}, "length must be an integer ≥ 1, got 0"),
-        ({"temperature": -0.5}, "temperature must be a number ≥ 0"),
-        ({"temperature": math.nan}, "temperature must be a number ≥ 0"),
+        ({"temperature": -0.5}, "temperature must be ≥ 0"),
+        ({"temperature": math.nan}, "temperature must be ≥ 0"),
         ({"steps": 0}, "steps must be an integer ≥ 1, got 0"),
         ({"steps": 3, "sampler": Euler(4)}, "not both"),
         ({"eta": -1.0}, "eta must be ≥ 0"),
