@@ -14,7 +14,6 @@ from torch.nn.functional import logsigmoid
 
 from ..flow import Flow
 from ..predictions import Evidence
-from ..sampling.random_draws import categorical
 from ..sources import Source
 from ..velocities import Eta, eta_at, step_sizes, still_noise
 from .x0_posterior import X0Posterior
@@ -152,17 +151,12 @@ class FromPosterior(Renoising):
         self.posterior = posterior
 
     def tokens(self, u: Float[Tensor, "B L"], where: Tensor) -> Int[Tensor, "B L"]:
-        out, at = self.x.clone(), where.nonzero(as_tuple=True)
-        if len(at[0]):
-            out[at] = categorical(self.posterior.rows(*at), u[at])
-        return out
+        return self.x.masked_scatter(where, self.posterior.draw(where, u))
 
     def log_token(self, y: Int[Tensor, "B L"]) -> Float[Tensor, "B L"]:
         """Computed where y differs from x; other values are not used."""
-        out, at = torch.zeros(y.shape, dtype=torch.float64, device=y.device), (y != self.x).nonzero(as_tuple=True)
-        if len(at[0]):
-            out[at] = self.posterior.rows(*at).gather(-1, y[at][:, None])[:, 0].double()
-        return out
+        changed = y != self.x
+        return torch.zeros_like(y, dtype=torch.float64).masked_scatter(changed, self.posterior.log_prob(changed, y))
 
     @property
     def other(self) -> Float[Tensor, "B L"]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from ..paths import PathSample
+from ..sampling.random_draws import categorical
 from ..scores import linear_head_terms
 from ..sources import Source
 
@@ -27,10 +28,13 @@ LogProbRows = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class X0Posterior:
-    """log p_{0|t} at any positions, and the probability of all tokens other than xt at every position."""
+    """p_{0|t} at any positions, and the probability of all tokens other than xt at every position."""
 
     rows: LogProbRows
+    """`draw` and `log_prob` call it for a few positions at a time."""
     other: Float[Tensor, "B L"]
+    chunk: int
+    """The number of positions whose distributions are held at once."""
 
     @classmethod
     def from_logits(cls, logits: Float[Tensor, "B L V"], xt: Int[Tensor, "B L"], source: Source) -> "X0Posterior":
@@ -38,7 +42,18 @@ class X0Posterior:
         size = source.vocab.size
         if logits.shape != (*xt.shape, size):
             raise ValueError(f"a network for x0 must return logits {(*xt.shape, size)}, got {tuple(logits.shape)}.")
-        return cls._build(lambda row, position: logits[row, position], None, xt, source)
+        possible = source.probs_on(xt.device) > 0
+
+        def rows(row: Tensor, position: Tensor) -> Tensor:
+            found = _at_least_float32(logits[row, position].to(xt.device))
+            return torch.where(possible, found, -torch.inf).log_softmax(-1)
+
+        def other(row: Tensor, position: Tensor) -> Tensor:
+            without = rows(row, position).scatter(-1, xt[row, position][:, None], -torch.inf)
+            return without.logsumexp(-1).double().exp().clamp(max=1)
+
+        chunk = _positions_per_chunk(source, xt)
+        return cls(rows, torch.cat([other(*at) for at in _split_positions(xt, chunk)]).view(xt.shape), chunk)
 
     @classmethod
     def from_head(
@@ -49,40 +64,74 @@ class X0Posterior:
         rest: Float[Tensor, "#B #L"],
         source: Source,
     ) -> "X0Posterior":
-        """From an `X0Head` and its features, with the evidence of xt added, in chunks of rows."""
-        weights = head.linear.weight.dtype
+        """From an `X0Head` and its features, with the evidence of xt added."""
+        linear = _restricted(head.linear, source)
+        features = features.to(linear.weight.dtype)
+        shift = x0_shift(xt, rest.expand(xt.shape), head.unigram.to(rest))
+        certain = torch.isinf(shift) & (source.probs(xt) > 0)
+        added = torch.where(torch.isinf(shift), 0.0, shift)
 
         def rows(row: Tensor, position: Tensor) -> Tensor:
-            with torch.autocast(features.device.type, enabled=False):  # logits in bf16 would have three digits only
-                logits: Tensor = head(features[row, position].to(weights))
-            return logits
+            at = xt[row, position, None]
+            with _float32_logits(features):
+                found = _at_least_float32(linear(features[row, position]).to(xt.device))
+            seen = found.gather(-1, at) + added[row, position, None].to(found.dtype)
+            log_p = found.scatter_(-1, at, seen).log_softmax(-1)
+            only_xt = torch.full_like(log_p[:1], -torch.inf).expand_as(log_p).scatter(-1, at, 0.0)
+            return torch.where(certain[row, position, None], only_xt, log_p)
 
-        return cls._build(rows, x0_shift(xt, rest.expand(xt.shape), head.unigram.to(rest)), xt, source)
+        def other(row: Tensor, position: Tensor) -> Tensor:
+            at = xt[row, position].to(features.device)
+            with _float32_logits(features):
+                terms = linear_head_terms(linear, features[row, position], at, at).to(xt.device).double()
+            log_odds = terms[:, 0] - terms[:, 1] - added[row, position].double()  # of the tokens other than xt
+            return torch.where(certain[row, position], 0.0, log_odds.sigmoid())
 
-    @classmethod
-    def _build(cls, logits: LogProbRows, shift: Tensor | None, xt: Int[Tensor, "B L"], source: Source) -> "X0Posterior":
-        possible = source.probs_on(xt.device) > 0
+        chunk = _positions_per_chunk(source, xt)
+        return cls(rows, torch.cat([other(*at) for at in _split_positions(xt, chunk)]).view(xt.shape), chunk)
 
-        def rows(row: Tensor, position: Tensor) -> Tensor:
-            found = logits(row, position).to(xt.device)
-            found = found if found.dtype == torch.float64 else found.float()
-            found = torch.where(possible, found, -torch.inf)
-            if shift is None:
-                return found.log_softmax(-1)
-            at, more = xt[row, position, None], shift[row, position, None]
-            certain = torch.isinf(more) & possible[at]
-            seen = found.gather(-1, at) + torch.where(torch.isinf(more), 0.0, more).to(found.dtype)
-            log_p = found.scatter(-1, at, seen).log_softmax(-1)
-            return torch.where(certain, torch.full_like(log_p, -torch.inf).scatter(-1, at, 0.0), log_p)
+    def draw(self, where: Bool[Tensor, "B L"], u: Float[Tensor, "B L"]) -> Int[Tensor, " m"]:
+        """Tokens at the chosen positions, by inversion at u."""
+        return self._at(where, lambda log_p, at: categorical(log_p, u[at]), torch.int64)
 
-        size = max(1, (CHUNK if xt.device.type == "cpu" else GPU_CHUNK) // source.vocab.size)
-        places = torch.arange(xt.numel(), device=xt.device)
-        found = []
-        for some in places.split(size):
-            at = some // xt.shape[1], some % xt.shape[1]
-            without = rows(*at).scatter(-1, xt[at][:, None], -torch.inf)
-            found.append(without.logsumexp(-1).double().exp().clamp(max=1))
-        return cls(rows, torch.cat(found).view(xt.shape))
+    def log_prob(self, where: Bool[Tensor, "B L"], y: Int[Tensor, "B L"]) -> Float[Tensor, " m"]:
+        """The log-probabilities of the tokens y at the chosen positions."""
+        return self._at(where, lambda log_p, at: log_p.gather(-1, y[at][:, None])[:, 0].double(), torch.float64)
+
+    def _at(self, where: Bool[Tensor, "B L"], fn: Callable[..., Tensor], dtype: torch.dtype) -> Tensor:
+        places = zip(*(index.split(self.chunk) for index in where.nonzero(as_tuple=True)), strict=True)
+        found = [fn(self.rows(*at), at) for at in places if len(at[0])]
+        return torch.cat(found) if found else torch.empty(0, dtype=dtype, device=where.device)
+
+
+def _restricted(linear: nn.Linear, source: Source) -> nn.Linear:
+    """The layer with a bias of -inf for tokens with p0 = 0; the weights are shared."""
+    out, features = linear.weight.shape
+    possible = source.probs_on(linear.weight.device) > 0
+    bias = torch.zeros_like(linear.weight[:, 0]) if linear.bias is None else linear.bias
+    found = nn.Linear(features, out, device="meta").requires_grad_(False)
+    found.weight = nn.Parameter(linear.weight.detach(), requires_grad=False)
+    found.bias = nn.Parameter(torch.where(possible, bias.detach(), -torch.inf), requires_grad=False)
+    return found
+
+
+def _float32_logits(features: Tensor) -> torch.autocast:
+    """Logits in bf16 would have three digits only."""
+    return torch.autocast(features.device.type, enabled=False)
+
+
+def _at_least_float32(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _positions_per_chunk(source: Source, xt: Tensor) -> int:
+    return max(1, (CHUNK if xt.device.type == "cpu" else GPU_CHUNK) // source.vocab.size)
+
+
+def _split_positions(xt: Int[Tensor, "B L"], chunk: int) -> list[tuple[Tensor, Tensor]]:
+    """The rows and positions of all of xt, in chunks."""
+    places = torch.arange(xt.numel(), device=xt.device).split(chunk)
+    return [(some // xt.shape[1], some % xt.shape[1]) for some in places]
 
 
 def smoothed(counts: Int[Tensor, " Vd"]) -> Float[Tensor, " Vd"]:
