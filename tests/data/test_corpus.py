@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hopflow as hf
-from hopflow.data import load_corpus
+from hopflow.data import open_corpus
 
 LONG = "".join(f"line {i} of a text that is one document\n" for i in range(300))
 
@@ -111,7 +111,7 @@ def test_every_epoch_visits_every_row_and_batches_may_straddle_its_edge(text):
 
 def test_the_held_out_rows_are_capped_and_evenly_spread(text, monkeypatch):
     whole = hf.data.load(text, length=8, holdout=0.5).test
-    monkeypatch.setattr(load_corpus, "TEST_ROWS", 10)
+    monkeypatch.setattr(open_corpus, "TEST_ROWS", 10)
     few = hf.data.load(text, length=8, holdout=0.5).test
     places = [i * len(whole) // 10 for i in range(10)]
     assert len(whole) > 100
@@ -275,3 +275,12 @@ def test_auto_takes_a_vocabulary_that_the_text_can_teach(tmp_path, text, name):
     assert corpus.tokenizer.name == name
     assert corpus.identity["tokenizer"] == name
     assert corpus.decode(corpus.encode(text[:20])) == text[:20]
+
+
+def test_a_printed_corpus_says_what_it_contains(text):
+    corpus = hf.data.load(text, tokens="char", length=32, holdout=0.1)
+    assert str(corpus).splitlines() == [
+        f"Corpus of {corpus.rows:,} training and {len(corpus.test):,} held-out rows of 32 tokens",
+        f"  data       text.txt, {int(corpus.counts.sum()):,} training tokens",
+        f"  tokenizer  char, {corpus.vocab_size} tokens",
+    ]

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+import hopflow as hf
 from hopflow.data.file_hashes import YOUNG, file_sha256
 from hopflow.system.progress import Progress
 
@@ -79,10 +80,27 @@ def test_a_damaged_cached_hash_is_ignored(text, cache):
 
 
 def test_files_are_hashed_again_if_the_cache_is_read_only(text, cache, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(errno.EROFS, "Read-only file system")
 
     os.utime(text, ns=(1, 1))
     time.sleep(2 * YOUNG / 1e9)
     monkeypatch.setattr("hopflow.system.atomic.write", refuse)
     assert sha(text, cache) == hashlib.sha256(text.read_bytes()).hexdigest()
+
+
+def test_many_small_texts_wait_for_the_disk_no_more_often_than_a_few(tmp_path, cache, monkeypatch):
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(handle) or sync(handle))
+    waits = []
+    for count in (3, 30):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for i in range(count):
+            (folder / f"{i}.txt").write_text(f"text {i} of {count}, with a few more words. " * 30)
+        time.sleep(2 * YOUNG / 1e9)
+        synced.clear()
+        hf.data.load(folder, "char", 16, cache=cache)
+        waits.append(len(synced))
+    assert waits[0] == waits[1]
+    assert len(list((cache / "hashes").iterdir())) >= 33

@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..vocab import Vocab
 from .store import Store
 from .tokenizers import Tokenizer
 
@@ -45,6 +46,10 @@ class TokenRows(ABC):
     @abstractmethod
     def keep(self, index: Index) -> NDArray[np.bool_] | None:
         """Where the loss counts in these rows; None if it counts everywhere."""
+
+    def labels(self, index: Index) -> NDArray[np.int64] | None:
+        """The labels of these rows; None if they have none."""
+        return None
 
 
 class PackedRows(TokenRows):
@@ -100,6 +105,40 @@ class PaddedRows(TokenRows):
         return np.arange(self.length) < size[:, None]
 
 
+class StoredRows(TokenRows):
+    """One stored row per row; shorter ones are padded with the end-of-row token."""
+
+    @property
+    def count(self) -> int:
+        return len(self.store.ends(self.split))
+
+    def _places(self, index: Index) -> tuple[Index, Index]:
+        ends = self.store.ends(self.split)
+        start = np.where(index > 0, ends[index - 1], 0)
+        return start, ends[index] - start
+
+    def tokens(self, index: Index) -> NDArray[np.int64]:
+        start, size = self._places(index)
+        place = start[:, None] + np.minimum(np.arange(self.length), size[:, None] - 1)
+        tokens = self._flat[place].astype(np.int64)
+        if (end := self.store.tokenizer.end) is not None:
+            tokens[np.arange(self.length) >= size[:, None]] = end
+        return tokens
+
+    def keep(self, index: Index) -> NDArray[np.bool_] | None:
+        start, size = self._places(index)
+        stored = self.store.column(self.split, "keep", np.uint8)
+        if stored is not None:
+            return stored[start[:, None] + np.arange(self.length)].astype(bool)
+        if self.store.tokenizer.end is None or self.store.header["padding_counts"]:
+            return None
+        return np.arange(self.length) < size[:, None]
+
+    def labels(self, index: Index) -> NDArray[np.int64] | None:
+        stored = self.store.column(self.split, "labels", np.int64)
+        return None if stored is None else stored[index].astype(np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Text as rows of `length` tokens.
@@ -107,7 +146,8 @@ class Corpus:
     `batch(seed, start, count)` returns the training rows at these positions of an endless sequence: every epoch visits
     each row once, in an order that depends only on (seed, epoch). `keep` returns the loss mask of the same rows, None
     if rows are packed. `test` are held-out rows, at most 8192, evenly spaced; `counts` is how often each token occurs
-    in the training split; `identity` is what a run stores to recognize the same data.
+    in the training split; `identity` is what a run stores to recognize the same data. `labels` returns the labels of
+    the same rows, None for data without labels.
     """
 
     length: int
@@ -118,6 +158,20 @@ class Corpus:
     identity: dict[str, str | int | float]
     store: Store
     _train: TokenRows
+    test_labels: Int[Tensor, "N"] | None = None
+    """The labels of `test`; None without labels."""
+    label_names: tuple[str, ...] = ()
+    """The name of every label, in the order of their numbers."""
+    decoder: Callable[[Sequence[int]], str] | None = None
+    """How `decode` shows rows in this process, in place of the tokenizer."""
+
+    def __str__(self) -> str:
+        labels = f"\n  labels     {', '.join(self.label_names)}" if self.label_names else ""
+        return (
+            f"Corpus of {self.rows:,} training and {len(self.test):,} held-out rows of {self.length:,} tokens\n"
+            f"  data       {self.store.header['source']}, {int(self.counts.sum()):,} training tokens\n"
+            f"  tokenizer  {self.tokenizer.name}, {self.vocab_size:,} tokens{labels}"
+        )
 
     @cached_property
     def vocab_size(self) -> int:
@@ -143,11 +197,30 @@ class Corpus:
         mask = self._train.keep(self._visited(seed, start, count))
         return None if mask is None else torch.from_numpy(mask)
 
+    def labels(self, seed: int, start: int, count: int) -> Int[Tensor, " count"] | None:
+        """The labels of the same rows; None without labels."""
+        found = self._train.labels(self._visited(seed, start, count))
+        return None if found is None else torch.from_numpy(found)
+
+    def training_rows(self, size: int = 4096) -> Iterator[Int[Tensor, "m L"]]:
+        """All training rows in the order of the data, in parts of `size` rows."""
+        for start in range(0, self.rows, size):
+            index = np.arange(start, min(start + size, self.rows), dtype=np.int64)
+            yield torch.from_numpy(self._train.tokens(index))
+
+    @cached_property
+    def position_counts(self) -> Int[Tensor, "L V"]:
+        """How often each token occurs at each position of the training rows."""
+        return sum(
+            (Vocab(self.vocab_size).position_counts(rows) for rows in self.training_rows()),
+            torch.zeros(self.length, self.vocab_size, dtype=torch.int64),
+        )
+
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
 
     def decode(self, tokens: Int[Tensor, "L"] | Sequence[int]) -> str:
-        return self.tokenizer.decode([int(token) for token in tokens])
+        return (self.decoder or self.tokenizer.decode)([int(token) for token in tokens])
 
     def _visited(self, seed: int, start: int, count: int) -> NDArray[np.int64]:
         """The indices of the rows at positions start … start+count-1, which may span several epochs."""

@@ -22,7 +22,7 @@ def file_sha256(path: Path, cache: Path, progress: Progress) -> str:
     The time of the inode's last change is included, because programs can set the modification time.
     """
     before = _state(path)
-    known = _recorded(path, cache)
+    known = _recorded(_note(before, cache))
     if {key: known.get(key) for key in before} == before and re.fullmatch("[0-9a-f]{64}", str(known.get("sha256"))):
         return str(known["sha256"])
     digest, done = hashlib.sha256(), 0
@@ -31,20 +31,24 @@ def file_sha256(path: Path, cache: Path, progress: Progress) -> str:
             digest.update(chunk)
             done += len(chunk)
             progress.update(lambda: f"hashing {path.name}: {done / max(int(before['bytes']), 1):.0%}")  # noqa: B023
-    if _state(path) == before:
-        record_sha256(path, digest.hexdigest(), cache)
+    if (after := _state(path)) == before:
+        _record(after, digest.hexdigest(), cache)
     return digest.hexdigest()
 
 
 def record_sha256(path: Path, sha256: str, cache: Path) -> None:
     """Cache the hash of a file, unless it is so young that a later change could have the same time stamp."""
-    state = _state(path)
+    _record(_state(path), sha256, cache)
+
+
+def _record(state: dict[str, str | int], sha256: str, cache: Path) -> None:
     if time.time_ns() - max(int(state["time"]), int(state["changed"])) < YOUNG:
         return
-    note = _note(path, cache)
+    note = _note(state, cache)
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write(note, json.dumps({**state, "sha256": sha256}).encode())
+        # not durable: a folder may hold thousands of texts, and a damaged entry is ignored
+        atomic.write(note, json.dumps({**state, "sha256": sha256}).encode(), durable=False)
     except OSError as error:
         if error.errno not in READ_ONLY:
             raise
@@ -63,14 +67,14 @@ def _state(path: Path) -> dict[str, str | int]:
     }
 
 
-def _note(path: Path, cache: Path) -> Path:
-    return cache / "hashes" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]}.json"
+def _note(state: dict[str, str | int], cache: Path) -> Path:
+    return cache / "hashes" / f"{hashlib.sha256(str(state['path']).encode()).hexdigest()[:24]}.json"
 
 
-def _recorded(path: Path, cache: Path) -> dict[str, object]:
+def _recorded(note: Path) -> dict[str, object]:
     """The cached entry; empty if it is missing or damaged."""
     try:
-        known = json.loads(_note(path, cache).read_text(encoding="utf-8"))
+        known = json.loads(note.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}

@@ -69,6 +69,10 @@ class Store:
         """Where each document ends, its end-of-text token included."""
         return self._map(f"{split}.ends", np.int64)
 
+    def column(self, split: str, name: str, dtype: DTypeLike) -> NDArray[Any] | None:
+        """A further file of a split, such as its labels; None if there is none."""
+        return self._map(f"{split}.{name}", dtype) if f"{split}.{name}" in self.header["files"] else None
+
     def counts(self) -> NDArray[np.int64]:
         return np.fromfile(self.folder / COUNTS, np.int64)
 
@@ -79,13 +83,15 @@ class Store:
 
 
 class StoreWriter:
-    """Writes the tokens of both splits to files, without keeping them in memory."""
+    """Writes the tokens of both splits to files, without keeping them in memory; `columns` are further files."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer, columns: tuple[str, ...] = ()) -> None:
         self._folder, self._tokenizer = folder, tokenizer
         self.dtype = _dtype(tokenizer.size)
         self._files: dict[str, BufferedIOBase] = {
-            f"{split}.{kind}": (folder / f"{split}.{kind}").open("wb") for split in SPLITS for kind in ("bin", "ends")
+            f"{split}.{kind}": (folder / f"{split}.{kind}").open("wb")
+            for split in SPLITS
+            for kind in ("bin", "ends", *columns)
         }
         self._hashes = {name: hashlib.sha256() for name in self._files}
         self._counts = np.zeros(tokenizer.size, np.int64)
@@ -105,6 +111,10 @@ class StoreWriter:
         if last:
             self.documents[split] += 1
             self._write(f"{split}.ends", np.int64(self.tokens[split]).tobytes())
+
+    def add_column(self, split: str, name: str, raw: bytes) -> None:
+        """Append to a further file of a split."""
+        self._write(f"{split}.{name}", raw)
 
     def _write(self, name: str, raw: bytes) -> None:
         self._files[name].write(raw)

@@ -55,7 +55,7 @@ class Subwords(Tokenizer):
         return cls(definition(field_of(content, "tokenizer", dict), name), name, end)
 
     def __post_init__(self) -> None:
-        vocabulary = self._vocabulary
+        vocabulary = self.vocabulary
         ids = set(vocabulary.values())
         if not ids or max(ids) >= LARGEST or len(ids) != len(vocabulary):
             raise ValueError(f"{self.name}: its ids are not distinct integers below {LARGEST}")
@@ -90,19 +90,20 @@ class Subwords(Tokenizer):
             raise ValueError(f"{self.name} {what}: the library tokenizers failed: {str(error)[:200]}") from None
 
     @cached_property
-    def _vocabulary(self) -> dict[str, int]:
+    def vocabulary(self) -> dict[str, int]:
+        """The id of every token, by its text in the file."""
         return self._engine.get_vocab(with_added_tokens=True)
 
     @cached_property
     def attaches_blanks(self) -> bool:
         return any(
             len(token) > 1 and token[0] in BLANKS and token[1] not in BLANKS and not token[1].isspace()
-            for token in self._vocabulary
+            for token in self.vocabulary
         )
 
     @cached_property
     def _own_size(self) -> int:
-        return max(self._vocabulary.values()) + 1
+        return max(self.vocabulary.values()) + 1
 
     @property
     def size(self) -> int:
