@@ -11,7 +11,7 @@ from toys import generator
 
 from hopflow import costs
 from hopflow.costs import EXAMPLES, Cost, Embedding, Hamming, OneStepLikelihood, SquaredEmbedding, TokenMatrix
-from hopflow.transport import cost_matrix, embedding_distances
+from hopflow.transport import cost_matrix
 from hopflow.transport.assignment import assignment
 
 
@@ -215,7 +215,7 @@ def test_what_pairs_pay_by_the_entries_of_the_matrix_is_what_they_pay_one_by_one
     split = SquaredEmbedding().cost_matrix(x0, x1, e)
     one_by_one = float(SquaredEmbedding().paired(x0[order], x1, e.double()).mean())
     assert split.paid(order) == pytest.approx(one_by_one, rel=1e-6)
-    far = embedding_distances.squared_distances(x0, x1, e)
+    far = cost_matrix.squared_distances(x0, x1, e)
     assert far.paid(order) != pytest.approx(one_by_one, rel=1e-6)
 
 
@@ -237,7 +237,7 @@ def test_rounded_to_bfloat16_as_on_a_gpu_the_best_pairs_are_as_good_and_cost_wha
     x0, x1 = torch.multinomial(law, 2 * n * 32, True, generator=gen).view(2, n, 32)
     exact = SquaredEmbedding().cost_matrix(x0, x1, e.double())
     best = exact.paid(assignment(exact.pairwise))
-    monkeypatch.setattr(embedding_distances, "rounds", lambda e: e.dtype == torch.float32)
+    monkeypatch.setattr(cost_matrix, "rounds", lambda e: e.dtype == torch.float32)
     rounded = SquaredEmbedding().cost_matrix(x0, x1, e)
     assert rounded.pairwise.dtype == torch.float32
     apart = (rounded.full().double() - exact.full()).abs().max() / exact.max()

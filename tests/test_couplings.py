@@ -264,12 +264,12 @@ def test_eps_must_be_positive(eps):
 def test_batches_that_do_not_fit_or_are_empty_are_refused(coupling, shapes):
     x0, x1 = (torch.zeros(shape, dtype=torch.long) for shape in shapes)
     with pytest.raises(ValueError, match="must have the same shape"):
-        unchecked(type(coupling).pair)(coupling, x0, x1)
+        unchecked(type(coupling).match_by_group)(coupling, x0, x1)
 
 
 def test_a_group_needs_a_label_for_every_row():
     with pytest.raises(ValueError, match="one label per row \\(32\\)"):
-        unchecked(ExactOT.pair)(ExactOT(), rows(0), rows(1), group=torch.zeros(3, dtype=torch.long))
+        unchecked(ExactOT.match_by_group)(ExactOT(), rows(0), rows(1), group=torch.zeros(3, dtype=torch.long))
 
 
 @pytest.mark.parametrize("coupling", [ExactOT, SinkhornOT])

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from cases import SOURCES, VOCAB, Mixed, name, random_logits, sample_at
+from cases import SOURCES, VOCAB, Ramp, name, random_logits, sample_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import generator
@@ -65,13 +65,13 @@ def test_a_data_token_of_a_disjoint_source_stays_and_a_mask_is_predicted_as_it_i
     torch.testing.assert_close(p[VOCAB.data :], logits[VOCAB.data :].softmax(1))
 
 
-@pytest.mark.parametrize("source", [Uniform(VOCAB), Mixed(VOCAB)], ids=name)
+@pytest.mark.parametrize("source", [Uniform(VOCAB), Ramp(VOCAB)], ids=name)
 def test_carry_adds_nothing_where_the_source_has_data_tokens(source):
     logits = logits_for(VOCAB.size)
     torch.testing.assert_close(law(Carry(), source, logits, TOKENS, 0.01), logits.softmax(1))
 
 
-@pytest.mark.parametrize("source", [Mixed(VOCAB), BagOfWords(VOCAB, (0.0, 0.5, 0.5))], ids=name)
+@pytest.mark.parametrize("source", [Ramp(VOCAB), BagOfWords(VOCAB, (0.0, 0.5, 0.5))], ids=name)
 @pytest.mark.parametrize("rest", [0.0, 1e-7, 0.5, 1 - 1e-6])
 def test_evidence_keeps_a_data_token_that_the_source_cannot_have_given(source, rest):
     p = law(Evidence(), source, logits_for(1), torch.tensor([0]), rest)

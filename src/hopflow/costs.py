@@ -18,8 +18,7 @@ from torch import Tensor
 
 from .network.network import Network, NetworkCaller
 from .network.precision import widest_float
-from .transport.cost_matrix import CostMatrix, position_chunks
-from .transport.embedding_distances import centred_distances, narrowed, squared_distances
+from .transport.cost_matrix import CostMatrix, centred_distances, narrowed, position_chunks, squared_distances
 
 FEW_TOKENS = 16
 """Vocabulary size up to which products of one-hot rows are faster than comparisons (7 times at V = 3, n = 2048)."""

@@ -30,6 +30,7 @@ __all__ = [
     "OptimalTransport",
     "Pairs",
     "Permutation",
+    "Rectified",
     "Rows",
     "SinkhornOT",
     "Verdict",
@@ -65,6 +66,11 @@ class Coupling(ABC):
     def is_identity(self) -> bool:
         """Whether row i of x0 is always paired with row i of x1; then pairs are independent and nothing is solved."""
         return False
+
+    @property
+    def pair_store(self) -> str | None:
+        """The folder of a pair store that training reads pairs from; None if it pairs the rows of a batch."""
+        return None
 
     @property
     def facts(self) -> dict[str, str | float]:
@@ -103,6 +109,20 @@ class Coupling(ABC):
         With `group` (labels, or indices of prefixes) rows are paired within their group only; row i of x0 and row i of
         x1 belong to group[i]. `embedding` and `network` are for costs that need them.
         """
+        found = self.match_by_group(x0, x1, generator, group, embedding=embedding, network=network)
+        return Pairs(x0[found.order.to(x0.device)], x1, found.numbers)
+
+    def match_by_group(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        generator: torch.Generator | None = None,
+        group: Int[Tensor, " n"] | None = None,
+        *,
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Match:
+        """The source row of each data row, as `pair` chooses it."""
         _check(x0, x1, group)
 
         def of(rows: Int[Tensor, " k"] | None) -> Match:
@@ -110,8 +130,7 @@ class Coupling(ABC):
             return self.match(a, b, generator, embedding=embedding, network=network)
 
         with torch.no_grad():
-            found = _by_group(None if group is None else group.to(x0.device), of)
-        return Pairs(x0[found.order.to(x0.device)], x1, found.numbers)
+            return _by_group(None if group is None else group.to(x0.device), of)
 
 
 class OptimalTransport(Coupling):
@@ -241,6 +260,43 @@ class SinkhornOT(OptimalTransport):
         paid = _finite(costs.paid(picked.order))
         verdict = Verdict("sinkhorn", int(plan.iterations), abs(float(plan.dual_gap)), converged)
         return Match(picked.order, CouplingNumbers(paid, costs.mean(), error, picked.information, verdict))
+
+
+@dataclass(frozen=True)
+class Rectified(Coupling):
+    """Pairs of a store that a trained flow has drawn: x1 is what the flow made of x0. `hopflow rectify` draws them.
+
+    A share `fresh` of the pairs is real text with independent noise instead, against the drift of a flow that learns
+    from its own samples. Training opens the store. The pairs carry nats of information per token rather than log n in
+    total, so that they have no coupled bound.
+    """
+
+    store: str
+    fresh: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.store:
+            raise ValueError("store must be the folder of a pair store; `hopflow rectify RUN out=FOLDER` draws one.")
+        if not 0 <= self.fresh <= 1:
+            raise ValueError(f"fresh must be a share from 0 to 1, got {self.fresh}.")
+
+    @property
+    def pair_store(self) -> str:
+        return self.store
+
+    def match(
+        self,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        generator: torch.Generator | None = None,
+        *,
+        embedding: Float[Tensor, "V D"] | None = None,
+        network: Network | None = None,
+    ) -> Match:
+        raise ValueError(
+            f"rectified pairs are read from {self.store}, other rows cannot be paired: use the bounds for independent "
+            f"pairs (b0, b1, bn) or br. A coupled bound would need the information of the pairs, which is unknown."
+        )
 
 
 def _by_group(group: Int[Tensor, " n"] | None, match: Callable[[Int[Tensor, " k"] | None], Match]) -> Match:

@@ -85,6 +85,11 @@ class Flow:
         """Whether pairs are chosen by a coupling; False if they are independent."""
         return not self.solved_coupling.is_identity
 
+    def check_length(self, length: int) -> None:
+        """Raise ValueError if the schedule or the source is that of sequences of another length."""
+        self.schedule.check_length(length)
+        self.source.check_length(length)
+
     def scores(self, logits: Float[Tensor, "B L Vd"], sample: PathSample) -> Scores:
         """The scores of this sample with these logits."""
         return Scores.from_logits(logits, sample, self.prediction, self.source)

@@ -26,6 +26,13 @@ class PathSample:
     dk: Float[Tensor, "B #L"]
     keep: Bool[Tensor, "B L"] | None = None
     """Positions that count in the loss; None means all. False for padding."""
+    labels: Int[Tensor, " B"] | None = None
+    """The label of each sequence, -1 for none; None for a network without labels."""
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The arguments of the network: xt and t, and the labels if there are any."""
+        return (self.xt, self.t) if self.labels is None else (self.xt, self.t, self.labels)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "PathSample":
         """The sample with `function` applied to each of its tensors, such as `lambda x: x.to(device)`."""
@@ -69,11 +76,12 @@ class ConvexPath:
         t: Float[Tensor, " B"],
         u: Float[Tensor, "B L"],
         keep: Bool[Tensor, "B L"] | None = None,
+        labels: Int[Tensor, " B"] | None = None,
     ) -> PathSample:
         """The states for uniform numbers u; `keep` marks the positions that count in the loss."""
         self.schedule.check_length(x1.shape[1])
         rest = self.schedule.rest(t[:, None])  # (B, 1) or (B, L)
-        return PathSample(x0, x1, torch.where(u < rest, x0, x1), t, rest, self.schedule.dk(t[:, None]), keep)
+        return PathSample(x0, x1, torch.where(u < rest, x0, x1), t, rest, self.schedule.dk(t[:, None]), keep, labels)
 
 
 def uniform(like: Shaped[Tensor, "*shape"], generator: torch.Generator | None) -> Float[Tensor, "*shape"]:

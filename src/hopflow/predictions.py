@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .sources import Source
@@ -25,6 +25,10 @@ class Prediction(ABC):
     def keeps_data_tokens(self, source: Source) -> bool:
         """Whether a data token in xt always stays, with this source."""
         return False
+
+    def kept_positions(self, source: Source) -> Bool[Tensor, " #L"]:
+        """The positions at which a data token in xt always stays, with this source."""
+        return torch.full_like(source.disjoint_positions, self.keeps_data_tokens(source))
 
     def has_finite_bounds(self, source: Source) -> bool:
         """Whether P becomes δ_xt as t → 1, so that the bounds in continuous time are finite."""
@@ -70,11 +74,13 @@ class Carry(Prediction):
     """Softmax of the logits, but a data token stays if the source is disjoint. App. A.4 [A3], Prop. A.4"""
 
     def shift(self, xt: Int[Tensor, "*rows"], rest: Float[Tensor, "*#rows"], source: Source) -> Float[Tensor, "*rows"]:
-        stays = source.vocab.is_data(xt) if source.disjoint else torch.zeros_like(xt, dtype=torch.bool)
-        return torch.where(stays, torch.inf, 0.0).to(rest.dtype)
+        return torch.where(source.comes_from_data(xt), torch.inf, 0.0).to(rest.dtype)
 
     def keeps_data_tokens(self, source: Source) -> bool:
         return source.disjoint
+
+    def kept_positions(self, source: Source) -> Bool[Tensor, " #L"]:
+        return source.disjoint_positions
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,9 @@ class Evidence(Prediction):
 
     def keeps_data_tokens(self, source: Source) -> bool:
         return source.disjoint
+
+    def kept_positions(self, source: Source) -> Bool[Tensor, " #L"]:
+        return source.disjoint_positions
 
     def has_finite_bounds(self, source: Source) -> bool:
         return True

@@ -59,10 +59,10 @@ class Scores:
         """
         caller = NetworkCaller.of(network, source.vocab.data)
         if not caller.has_head:
-            return cls.from_logits(caller.model(sample.xt, sample.t), sample, prediction, source)
+            return cls.from_logits(caller.model(*sample.inputs), sample, prediction, source)
         rows = None if caller.all_positions else _open_rows(sample, prediction, source, count)
         if features is None:
-            features = caller.features(sample.xt, sample.t)
+            features = caller.features(*sample.inputs)
         return cls._from_features(features, rows, caller, sample, prediction, source)
 
     @classmethod

@@ -1,12 +1,14 @@
-"""Sources: the distribution p0 of the starting sequences x0, i.i.d. over positions."""
+"""Sources: the distribution p0 of the starting sequences x0, whose positions are independent."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .network.precision import widest_float
@@ -17,44 +19,92 @@ from .vocab import Vocab, require_vocab
 class Source(ABC):
     """A distribution p0 over tokens; the positions of x0 are independent draws from it.
 
-    A new source implements `token_probs`; sampling, entropy, `disjoint` and all else follow from it.
+    A new source implements `token_probs`; sampling, entropy, `disjoint` and all else follow from it. If that returns a
+    distribution for each position (L, V), all sequences have L tokens, and the last dimension of tokens is the position
+    (`of_rows` is for tokens at other positions).
     """
 
     vocab: Vocab
+    _positions: ClassVar[Tensor | None] = None
+    """The position of each token, in what `of_rows` returns."""
+    counts_positions: ClassVar[bool] = False
+    """Whether `fit` takes the token counts of each position, (L, Vd)."""
 
     def __post_init__(self) -> None:
         require_vocab(self.vocab)
 
+    def _require_masks(self, count: int, reason: str = "") -> None:
+        if self.vocab.masks < 1:
+            needed = (
+                f"{'a mask token' if count == 1 else 'mask tokens'}: pass Vocab(data={self.vocab.data}, masks={count})"
+            )
+            raise ValueError(f"{type(self).__name__} needs {needed}{reason}.")
+
     @classmethod
     def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None) -> "Source":
-        """The source for a text with these token counts; `masks` is the number of masks, if the source has a choice."""
-        if masks:
-            raise ValueError(f"{cls.__name__} has no masks, got masks={masks}.")
+        """The source for a text with these token counts; `masks` is the number of masks, if the source has a choice.
+
+        A source may take further numbers, each with a default; on the command line they follow a colon: `mixed:0.1`.
+        """
+        _refuse_masks(cls, masks)
         return cls(Vocab(len(counts)))
 
     @abstractmethod
-    def token_probs(self) -> Float[Tensor, " V"]:
-        """p0 over all V tokens, in float64 on the CPU."""
+    def token_probs(self) -> Float[Tensor, "*#L V"]:
+        """p0 over all V tokens, or that of each position (L, V), in float64 on the CPU."""
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether all positions have the same p0."""
+        return self._probs.ndim == 1
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError if p0 is that of sequences of another length."""
+        if not self.shared and length != len(self._probs):
+            raise ValueError(
+                f"{type(self).__name__} has a distribution for each of {len(self._probs)} positions, got sequences of "
+                f"{length} tokens: use sequences of {len(self._probs)}, or a source for this length."
+            )
+
+    @cached_property
+    def disjoint_positions(self) -> Bool[Tensor, " #L"]:
+        """The positions at which no source token is a data token; a single value if p0 is shared."""
+        return (self._probs[..., : self.vocab.data] == 0).all(-1).view(-1)
 
     @cached_property
     def disjoint(self) -> bool:
         """Whether no source token is a data token; then a data token in xt comes from x1."""
-        return bool((self._probs[: self.vocab.data] == 0).all())
+        return bool(self.disjoint_positions.all())
 
     @cached_property
     def full(self) -> bool:
         """Whether exactly the data tokens have positive probability, which B_κ needs."""
-        return bool((self._probs[: self.vocab.data] > 0).all() and (self._probs[self.vocab.data :] == 0).all())
+        data, masks = self._probs[..., : self.vocab.data], self._probs[..., self.vocab.data :]
+        return bool((data > 0).all() and (masks == 0).all())
 
     @cached_property
     def constant(self) -> bool:
-        """Whether one token has probability 1; then all source rows are equal and there is nothing to couple."""
-        return int(self._probs.count_nonzero()) == 1
+        """Whether each position has one token only; then all source rows are equal and there is nothing to couple."""
+        return bool((self._probs.count_nonzero(-1) == 1).all())
+
+    @cached_property
+    def mean_probs(self) -> Float[Tensor, " V"]:
+        """The mean of p0 over positions: the token frequencies of source sequences."""
+        return self._probs if self.shared else self._probs.mean(0)
 
     @cached_property
     def entropy(self) -> float:
         """The entropy of p0 in nats per token."""
-        return float(torch.special.entr(self._probs).sum())
+        return float(torch.special.entr(self._probs).sum(-1).mean())
+
+    def of_rows(self, positions: Int[Tensor, " n"]) -> "Source":
+        """This source for n tokens at these positions, in place of complete sequences; itself if p0 is shared."""
+        if self.shared:
+            return self
+        _ = self._probs, self._last, self._tables, self.disjoint  # computed once, and shared by the copy
+        found = copy(self)
+        object.__setattr__(found, "_positions", positions)
+        return found
 
     def sample(
         self, *shape: int, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
@@ -66,43 +116,56 @@ class Source(ABC):
     def at(self, u: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Tokens by inversion at uniform numbers u in [0, 1), on the device of u."""
         # right=True, so that u = 0 never draws a token of probability 0
-        return torch.searchsorted(self._table(u.device)[1], u, right=True).clamp(max=self._last)
+        cumulative = self._table(u.device)[1]
+        if self.shared:
+            return torch.searchsorted(cumulative, u, right=True).clamp(max=self._last)
+        positions, last = self._positions_of(u), self._last.to(u.device)
+        if self._positions is not None:
+            found = torch.searchsorted(cumulative[positions], u[:, None], right=True)[:, 0]
+            return found.clamp(max=last[positions])
+        found = torch.searchsorted(cumulative, u.reshape(-1, u.shape[-1]).T.contiguous(), right=True)
+        return found.T.reshape(u.shape).clamp(max=last)
 
     def probs(self, x: Int[Tensor, "..."], dtype: torch.dtype = torch.float32) -> Float[Tensor, "..."]:
         """p0(x), on the device of x."""
-        return self._table(x.device)[0][x].to(dtype)
+        table = self._table(x.device)[0]
+        return (table[x] if self.shared else table[self._positions_of(x), x]).to(dtype)
 
-    def probs_on(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Float[Tensor, " V"]:
-        """p0 over all V tokens, on a device."""
-        return self._table(device)[0].to(dtype)
+    def probs_on(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*#L V"]:
+        """p0 over all V tokens, or that of each position, on a device."""
+        table = self._table(device)[0]
+        return (table if self._positions is None else table[self._positions.to(device)]).to(dtype)
+
+    def comes_from_data(self, x: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """Whether x is a data token where the source draws none, so that it comes from x1."""
+        if self.shared:
+            return self.vocab.is_data(x) if self.disjoint else torch.zeros_like(x, dtype=torch.bool)
+        return self.vocab.is_data(x) & self.disjoint_positions.to(x.device)[self._positions_of(x)]
+
+    def _positions_of(self, x: Tensor) -> Int[Tensor, " n"]:
+        """The position of each token: those of `of_rows`, or the last dimension of x."""
+        if self._positions is not None:
+            return self._positions.to(x.device)
+        self.check_length(x.shape[-1] if x.ndim else 1)
+        return torch.arange(x.shape[-1], device=x.device)
 
     def _table(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """p0 and its cumulative sum on a device; copied once per device."""
         key = str(device)
         if key not in self._tables:
             dtype = widest_float(device)
-            self._tables[key] = self._probs.to(device, dtype), self._probs.cumsum(0).to(device, dtype)
+            self._tables[key] = self._probs.to(device, dtype), self._probs.cumsum(-1).to(device, dtype)
         return self._tables[key]
 
     @cached_property
-    def _probs(self) -> Float[Tensor, " V"]:
-        p0 = self.token_probs()
-        if p0.shape != (self.vocab.size,):
-            raise ValueError(
-                f"{type(self).__name__}.token_probs() must return one probability per token, "
-                f"shape ({self.vocab.size},), got {tuple(p0.shape)}."
-            )
-        p0 = p0.double().cpu()
-        if not bool((p0 >= 0).all()) or abs(float(p0.sum()) - 1) > 1e-6:
-            raise ValueError(
-                f"the token probabilities of {type(self).__name__} must be ≥ 0 and sum to 1; their sum is "
-                f"{float(p0.sum()):.6g} and their minimum {float(p0.min()):.3g}. Divide counts by their sum."
-            )
-        return p0 / p0.sum()
+    def _probs(self) -> Float[Tensor, "*#L V"]:
+        return self.vocab.normalized(self.token_probs(), type(self).__name__)
 
     @cached_property
-    def _last(self) -> int:
-        return int(self._probs.nonzero().max())
+    def _last(self) -> Any:
+        """The last token with p0 > 0: an integer, or a tensor (L,) if each position has its own p0."""
+        last = torch.where(self._probs > 0, torch.arange(self.vocab.size), 0).amax(-1)
+        return int(last) if self.shared else last
 
     @cached_property
     def _tables(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -120,8 +183,7 @@ class Mask(Source):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.vocab.masks < 1:
-            raise ValueError(f"Mask needs a mask token: pass Vocab(data={self.vocab.data}, masks=1).")
+        self._require_masks(1)
 
     @classmethod
     def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None) -> "Source":
@@ -144,11 +206,7 @@ class MultiMask(Source):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.vocab.masks < 1:
-            raise ValueError(
-                f"MultiMask needs mask tokens: pass Vocab(data={self.vocab.data}, masks={self.vocab.data}), "
-                f"as many masks as data tokens, as in the paper."
-            )
+        self._require_masks(self.vocab.data, ", as many masks as data tokens, as in the paper")
 
     @classmethod
     def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None) -> "Source":
@@ -168,6 +226,35 @@ class Uniform(Source):
         p0 = torch.zeros(self.vocab.size, dtype=torch.float64)
         p0[: self.vocab.data] = 1 / self.vocab.data
         return p0
+
+
+@dataclass(frozen=True)
+class Mixed(Source):
+    """A position starts as a uniform data token with probability `uniform`, else as a mask.
+
+    A constant mixture: p0 is the same at all times. In GIDD (arXiv 2503.04482) the share of uniform tokens varies with
+    time instead. Data tokens of the source teach the network to correct tokens; masks say which positions are noise.
+
+    >>> Mixed(Vocab(2, masks=1), uniform=0.1).token_probs()
+    tensor([0.0500, 0.0500, 0.9000], dtype=torch.float64)
+    """
+
+    uniform: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_masks(1)
+        if not 0 <= self.uniform <= 1:
+            raise ValueError(f"uniform, the share of data tokens in the noise, must lie in [0, 1], got {self.uniform}.")
+
+    @classmethod
+    def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None, uniform: float = 0.1) -> "Source":
+        return cls(Vocab(len(counts), masks or 1), uniform)
+
+    def token_probs(self) -> Float[Tensor, " V"]:
+        data = torch.full((self.vocab.data,), self.uniform / self.vocab.data, dtype=torch.float64)
+        masks = torch.full((self.vocab.masks,), (1 - self.uniform) / self.vocab.masks, dtype=torch.float64)
+        return torch.cat([data, masks])
 
 
 @dataclass(frozen=True)
@@ -192,10 +279,8 @@ class BagOfWords(Source):
     @classmethod
     def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None) -> "Source":
         """These frequencies, mixed with a uniform distribution of weight 0.001, so that all tokens are possible."""
-        if masks:
-            raise ValueError(f"BagOfWords has no masks, got masks={masks}.")
-        frequencies = 0.999 * counts.double() / counts.sum() + 0.001 / len(counts)
-        return cls(Vocab(len(counts)), tuple(frequencies.tolist()))
+        _refuse_masks(cls, masks)
+        return cls(Vocab(len(counts)), tuple(_mixed_with_uniform(counts).tolist()))
 
     @classmethod
     def of(cls, vocab: Vocab, tokens: Int[Tensor, "..."], smoothing: float = 0.0) -> "BagOfWords":
@@ -203,10 +288,8 @@ class BagOfWords(Source):
         vocab.check_data(tokens)
         if tokens.numel() == 0 and smoothing == 0:
             raise ValueError("tokens is empty: pass the tokens of the training text, or smoothing > 0.")
-        if not smoothing >= 0:
-            raise ValueError(f"smoothing must be ≥ 0, got {smoothing}.")
-        counts = torch.bincount(tokens.flatten().cpu(), minlength=vocab.data).double() + smoothing
-        return cls(vocab, tuple((counts / counts.sum()).tolist()))
+        counts = torch.bincount(tokens.flatten().cpu(), minlength=vocab.data)
+        return cls(vocab, tuple(_frequencies(counts, smoothing).tolist()))
 
     def token_probs(self) -> Float[Tensor, " V"]:
         p0 = torch.zeros(self.vocab.size, dtype=torch.float64)
@@ -214,8 +297,78 @@ class BagOfWords(Source):
         return p0
 
 
-def examples(vocab: Vocab) -> Sequence[Source]:
-    """One source of each class, for the contract tests and the docs."""
+@dataclass(frozen=True)
+class PositionFrequencies(Source):
+    """Data tokens with the frequencies of their position in the training set, as in a position weight matrix.
+
+    For sequences of one length whose positions differ, such as aligned DNA, pixels or entries of a table.
+
+    >>> import torch
+    >>> rows = torch.tensor([[0, 1, 1], [0, 1, 0]])
+    >>> PositionFrequencies.of(Vocab(2), rows).token_probs()
+    tensor([[1.0000, 0.0000],
+            [0.0000, 1.0000],
+            [0.5000, 0.5000]], dtype=torch.float64)
+    """
+
+    frequencies: tuple[tuple[float, ...], ...]
+    """The probability of each data token at each position."""
+    counts_positions: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rows = tuple(tuple(float(f) for f in row) for row in self.frequencies)
+        object.__setattr__(self, "frequencies", rows)
+        if not rows or {len(row) for row in rows} != {self.vocab.data}:
+            raise ValueError(
+                f"frequencies must contain one number per data token ({self.vocab.data}) for each position, "
+                f"got {', '.join(str(len(row)) for row in rows[:9]) or 'no position'}."
+            )
+        _ = self._probs  # raises an error for invalid frequencies
+
+    def __str__(self) -> str:
+        return f"PositionFrequencies(vocab={self.vocab}, {len(self.frequencies)} positions)"
+
+    @classmethod
+    def fit(cls, counts: Int[Tensor, "L Vd"], masks: int | None = None) -> "Source":
+        """From the token counts of each position, mixed with a uniform distribution of weight 0.001."""
+        _refuse_masks(cls, masks)
+        return cls(Vocab(counts.shape[1]), tuple(map(tuple, _mixed_with_uniform(counts).tolist())))
+
+    @classmethod
+    def of(cls, vocab: Vocab, rows: Int[Tensor, "n L"], smoothing: float = 0.0) -> "PositionFrequencies":
+        """The frequencies in these training rows; `smoothing` is added to every count (B_κ needs positive ones)."""
+        vocab.check_ids(rows, "(n, L)")
+        vocab.check_data(rows)
+        if rows.numel() == 0:
+            raise ValueError("rows is empty: pass the rows of the training set.")
+        return cls(vocab, tuple(map(tuple, _frequencies(vocab.position_counts(rows), smoothing).tolist())))
+
+    def token_probs(self) -> Float[Tensor, "L V"]:
+        data = torch.tensor(self.frequencies, dtype=torch.float64)
+        return torch.cat([data, data.new_zeros(len(data), self.vocab.masks)], 1)
+
+
+def _frequencies(counts: Int[Tensor, "*#L Vd"], smoothing: float) -> Float[Tensor, "*#L Vd"]:
+    if not smoothing >= 0:
+        raise ValueError(f"smoothing must be ≥ 0, got {smoothing}.")
+    smooth = counts.double() + smoothing
+    return smooth / smooth.sum(-1, keepdim=True)
+
+
+def _mixed_with_uniform(counts: Int[Tensor, "*#L Vd"]) -> Float[Tensor, "*#L Vd"]:
+    return 0.999 * counts.double() / counts.sum(-1, keepdim=True) + 0.001 / counts.shape[-1]
+
+
+def _refuse_masks(cls: type[Source], masks: int | None) -> None:
+    if masks:
+        raise ValueError(f"{cls.__name__} has no masks, got masks={masks}.")
+
+
+def examples(vocab: Vocab, length: int = 4) -> Sequence[Source]:
+    """One source of each class, for the contract tests and the docs; `length` is that of a source by position."""
     weights = torch.arange(1, vocab.data + 1, dtype=torch.float64)
     bag = BagOfWords(vocab, tuple((weights / weights.sum()).tolist()))
-    return Mask(vocab), MultiMask(vocab), Uniform(vocab), bag
+    by_position = torch.stack([weights.roll(place) / weights.sum() for place in range(length)])
+    positional = PositionFrequencies(vocab, tuple(map(tuple, by_position.tolist())))
+    return Mask(vocab), MultiMask(vocab), Uniform(vocab), bag, Mixed(vocab), positional

@@ -49,7 +49,7 @@ def still_noise(
 def velocity(
     p: Float[Tensor, "*rows V"],
     xt: Int[Tensor, "*rows"],
-    p0: Float[Tensor, " V"],
+    p0: Float[Tensor, "*#L V"],
     k: Float[Tensor, "*#rows"],
     rest: Float[Tensor, "*#rows"],
     eta: Float[Tensor, "*#rows"] | float,
@@ -74,25 +74,61 @@ def step_sizes(
     return r, torch.minimum(corrector, 1 - r)
 
 
+def refresh_chances(refresh: float | int, steps: int) -> Float[Tensor, " N"]:
+    """1 - κ, the probability of a refresh of a position in each of N steps: R/N, and 0 in the last step.
+
+    In the last step a refresh draws from P, as the redraw of every position does, so that κ makes no difference there:
+    counting it, R refreshes per position are expected in a run, for every N. Raises ValueError unless 0 ≤ R ≤ N.
+    """
+    real = isinstance(refresh, Real) and not isinstance(refresh, bool)
+    if not (real and 0 <= refresh <= steps):
+        raise ValueError(
+            f"refresh, the expected number of refreshes per position, must be a number from 0 (none) to {steps}, the "
+            f"number of steps, got {refresh!r}."
+        )
+    chances = torch.full((steps,), float(refresh) / steps, dtype=torch.float64)
+    chances[-1] = 0
+    return chances
+
+
+def with_refresh(
+    r: Float[Tensor, "*#shape"],
+    s: Float[Tensor, "*#shape"],
+    after: Float[Tensor, "*#shape"],
+    chance: Float[Tensor, "*#shape"],
+) -> tuple[Float[Tensor, "*#shape"], Float[Tensor, "*#shape"], Float[Tensor, "*#shape"]]:
+    """The probabilities of a redraw, a proposal and a return to noise in a step that refreshes with `chance` = 1 - κ.
+
+    K = κ·K_η + (1-κ)·(k'P + (1-k')p0): a refresh is a redraw with probability k', else a draw from the source whatever
+    the token was; `after` is 1 - k'.  theory.md (F_R)
+    """
+    keep = 1 - chance  # κ
+    return keep * r + chance * (1 - after), keep * s, chance * after
+
+
 def kernel(
     p: Float[Tensor, "*rows V"],
     xt: Int[Tensor, "*rows"],
-    p0: Float[Tensor, " V"],
+    p0: Float[Tensor, "*#L V"],
     k: Float[Tensor, "*#rows"],
     rest: Float[Tensor, "*#rows"],
     r: Float[Tensor, "*#rows"],
     s: Float[Tensor, "*#rows"],
+    renoise: Float[Tensor, "*#rows"] | float = 0.0,
 ) -> Float[Tensor, "*rows V"]:
-    """K[P](x' | xt) for all x'; rows sum to 1.  theory.md (F_N); at η = 1 the D3PM posterior kernel"""
+    """K[P](x' | xt) for all x'; rows sum to 1.  theory.md (F_N); at η = 1 the D3PM posterior kernel
+
+    `renoise` is the probability of a draw from the source whatever xt is, (F_R).
+    """
     noise = _noise(p, xt, p0, k, rest)
-    moves = _zero_at(r.unsqueeze(-1) * p + (s * noise).unsqueeze(-1) * p0, xt)
+    moves = _zero_at(r.unsqueeze(-1) * p + (s * noise + renoise).unsqueeze(-1) * p0, xt)
     return moves.scatter(-1, xt.unsqueeze(-1), 1 - moves.sum(-1, keepdim=True))
 
 
 def neighbour_ratio(
     p: Float[Tensor, "*rows V"],
     xt: Int[Tensor, "*rows"],
-    p0: Float[Tensor, " V"],
+    p0: Float[Tensor, "*#L V"],
     k: Float[Tensor, "*#rows"],
     rest: Float[Tensor, "*#rows"],
 ) -> Float[Tensor, "*rows V"]:
@@ -101,7 +137,7 @@ def neighbour_ratio(
     (1-k)·p0(x)·G + k·g(x) with g(y) = P(y)/p(xt | y) and G = Σ g. It needs p0(xt) > 0: otherwise P is δ_xt and does
     not depend on the context.  theory.md §5
     """
-    noise = (rest * p0[xt]).unsqueeze(-1)
+    noise = (rest * _at(p0, xt)).unsqueeze(-1)
     seen = noise.expand_as(p).scatter(-1, xt.unsqueeze(-1), noise + k.expand(xt.shape).unsqueeze(-1))  # p(xt | x1 = y)
     g = torch.where(p > 0, p / torch.where(seen > 0, seen, 1.0), 0.0)
     return (rest * g.sum(-1)).unsqueeze(-1) * p0 + k.unsqueeze(-1) * g
@@ -136,13 +172,18 @@ def divergence(
 def _noise(
     p: Float[Tensor, "*rows V"],
     xt: Int[Tensor, "*rows"],
-    p0: Float[Tensor, " V"],
+    p0: Float[Tensor, "*#L V"],
     k: Float[Tensor, "*#rows"],
     rest: Float[Tensor, "*#rows"],
 ) -> Float[Tensor, "*rows"]:
     """1 - ρP(xt), the probability that xt is a source token, as a sum of terms ≥ 0: it may be far below 1e-16."""
-    rho, one_minus_rho = still_noise(k, rest, p0[xt])
+    rho, one_minus_rho = still_noise(k, rest, _at(p0, xt))
     return one_minus_rho + rho * _zero_at(p, xt).sum(-1)
+
+
+def _at(p0: Float[Tensor, "*#L V"], xt: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
+    """p0(xt); where each position has its own p0, the last dimension of xt is the position."""
+    return p0[xt] if p0.ndim == 1 else p0[torch.arange(xt.shape[-1], device=xt.device), xt]
 
 
 def _zero_at(rates: Float[Tensor, "*rows V"], xt: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows V"]:

@@ -40,6 +40,33 @@ class Vocab:
         """Which tokens are data tokens."""
         return x < self.data
 
+    def position_counts(self, rows: Int[Tensor, "n L"]) -> Int[Tensor, "L Vd"]:
+        """How often each data token occurs at each position of these rows."""
+        place = rows.cpu().long() + self.data * torch.arange(rows.shape[1])
+        return place.flatten().bincount(minlength=rows.shape[1] * self.data).view(-1, self.data)
+
+    def normalized(self, p0: Tensor, owner: str) -> Float[Tensor, "*#L V"]:
+        """Token probabilities (V,) or (L, V), divided by their sum, in float64 on the CPU.
+
+        ValueError names their `owner` unless they are ≥ 0 and their sum is 1, but for rounding errors.
+        """
+        if p0.shape[-1:] != (self.size,) or p0.ndim > 2 or not p0.numel():
+            raise ValueError(
+                f"{owner}.token_probs() must return one probability per token, shape ({self.size},), "
+                f"got {tuple(p0.shape)}; for a distribution per position, shape (L, {self.size})."
+            )
+        p0 = p0.double().cpu()
+        total = p0.sum(-1, keepdim=True)
+        if not bool((p0 >= 0).all()) or float((total - 1).abs().max()) > 1e-6:
+            worst = int((total[..., 0] - 1).abs().argmax())
+            where = "" if p0.ndim == 1 else f" at position {worst}"
+            raise ValueError(
+                f"the token probabilities of {owner} must be ≥ 0 and sum to 1; their sum{where} is "
+                f"{float(total.flatten()[worst]):.6g} and their minimum {float(p0.min()):.3g}. Divide counts by their "
+                f"sum."
+            )
+        return p0 / total
+
     @staticmethod
     def check_ids(x: object, shape: str) -> None:
         """Raise ValueError unless x is a tensor of token ids with this shape, e.g. "(n, L)"."""

@@ -151,8 +151,9 @@ def test_two_thousand_random_problems_of_every_family_cost_what_pot_finds(part):
 
 @pytest.mark.torture
 @pytest.mark.parametrize("part", range(20))
-def test_twenty_thousand_random_problems_cost_what_pot_finds(part):
+def test_twenty_thousand_random_problems_cost_what_pot_finds(part, tries):
     compare_with_pot(range(10_000 + 1000 * part, 10_000 + 1000 * (part + 1)), 1024)
+    tries["problems"] += 1000
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -263,3 +264,19 @@ def test_a_large_cost_in_float32_is_solved_as_in_float64(engine, kind):
     assert torch.equal(single.sort().values, torch.arange(n))
     paid = [float(cost.double()[torch.arange(n), order].sum()) for order in (single, double)]
     assert paid[0] - paid[1] <= 1e-5 * abs(paid[1])
+
+
+def test_whole_numbers_are_exact_in_float32_only_below_two_to_the_23(monkeypatch):
+    """Pairs of total cost 0 pass no other check of the precision, so that the limit alone decides."""
+    monkeypatch.setattr(assignment_module, "FLOAT32_ROWS", 8)
+    order = torch.tensor([3, 1, 7, 0, 2, 6, 4, 5])
+    for largest, kinds in ((2**23 - 1, [4]), (2**23, [4, 8])):
+        cost = torch.full((8, 8), float(largest)).scatter(1, order[:, None], 0.0)
+        solve, used = assignment_module._solve("scipy"), []
+        monkeypatch.setattr(
+            assignment_module, "_solve", lambda _, f=solve, u=used: lambda c: u.append(c.itemsize) or f(c)
+        )
+        assert torch.equal(assignment(cost), order)
+        assert used == kinds
+        monkeypatch.undo()
+        monkeypatch.setattr(assignment_module, "FLOAT32_ROWS", 8)
