@@ -23,7 +23,7 @@ def test_exactly_on_an_enumerable_space(name):
     torch.testing.assert_close(exact.bound(flow, eta=1.0), closed, atol=1e-8, rtol=0)
 
 
-@pytest.mark.parametrize("index", range(4), ids=toys.SOURCES)
+@pytest.mark.parametrize("index", range(5), ids=toys.SOURCES)
 def test_by_monte_carlo_at_a_real_vocabulary(index):
     vocab = Vocab(5000, 100)
     source = examples(vocab)[index]

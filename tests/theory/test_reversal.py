@@ -8,7 +8,7 @@ import pytest
 import torch
 import toys
 from cases import SOURCES as ALL_SOURCES
-from cases import Mixed, name
+from cases import Ramp, name
 from torch import Tensor
 
 from hopflow import exact
@@ -30,7 +30,7 @@ SOURCES = {
     "uniform": (Uniform(Vocab(3)), 2),
     "frequencies": (BagOfWords(Vocab(2), (0.7, 0.3)), 3),
     "a token that is not drawn": (BagOfWords(Vocab(3), (0.6, 0.4, 0.0)), 2),
-    "data and masks": (Mixed(Vocab(2, 1)), 2),
+    "data and masks": (Ramp(Vocab(2, 1)), 2),
 }
 SCHEDULES = (Linear(), Polynomial(2.0), Cosine(), None)
 NETWORKS = ("perfect", "perturbed", "rough")

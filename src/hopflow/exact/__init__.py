@@ -4,6 +4,8 @@ from .bounds import bound, coupled, implied_nll, kappa_bound, precise_nll
 from .oracle import Moment, Oracle
 from .path_kl import PathKL, Velocity, kl_bound
 from .perfect import Perfect
+from .planners import planned_law
+from .rectification import rectify
 from .reversal import Reversal, predictive_x0
 from .space import Joint, Space, Table
 from .transport import chosen_rows, dynamic_cost, kantorovich_cost, mutual_information
@@ -27,6 +29,8 @@ __all__ = [
     "kappa_bound",
     "kl_bound",
     "mutual_information",
+    "planned_law",
     "precise_nll",
     "predictive_x0",
+    "rectify",
 ]

@@ -9,20 +9,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..velocities import Eta, eta_at, neighbour_ratio
+from ..velocities import Eta, eta_at, neighbour_ratio, refresh_chances
 from .oracle import CHUNK, EDGE, Moment, Oracle, along
 
 MAX_TAU = 300.0
 """τ at which an integral that has not converged is taken as infinite: 1-k = 5e-131."""
 
 
-def bound(oracle: Oracle, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0) -> Float[Tensor, " D"]:
+def bound(
+    oracle: Oracle, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0, refresh: float | int = 0.0
+) -> Float[Tensor, " D"]:
     """B_η(x1), or B_N(x1) with steps=N, of every data sequence; inf if it diverges.
 
+    With refresh=R the bound of the N-step sampler that refreshes positions.
     With end=δ the bound of the sampler that stops at 1-k = δ and redraws every position once.
     """
     if steps is not None:
-        return _steps_bound(oracle, eta, steps)
+        return _steps_bound(oracle, eta, steps, refresh)
     if end == 0:
         return _extended_integral(oracle, partial(_rate_terms, oracle, eta))
     stop = math.log((1 - end) / end)
@@ -38,10 +41,11 @@ def kappa_bound(oracle: Oracle) -> Float[Tensor, " D"]:
         raise ValueError(
             "B_κ needs a source whose support is exactly the data tokens. For a disjoint source use bound(oracle)."
         )
-    p0, eye = oracle.p0, torch.eye(flow.vocab.size, dtype=torch.float64)
+    p0, eye = oracle.p0_by_position, torch.eye(flow.vocab.size, dtype=torch.float64)
     k0 = math.exp(-1)
-    mix = k0 * eye[: flow.vocab.data] + (1 - k0) * p0  # (Vd, V), a row per x1^i
-    total = torch.where(mix > 0, mix * (mix / p0).log(), 0.0).sum(1)[space.data].sum(1)
+    mix = k0 * eye[: flow.vocab.data] + (1 - k0) * p0[:, None]  # (L, Vd, V), a row per position and x1^i
+    start = torch.where(mix > 0, mix * (mix / p0[:, None]).log(), 0.0).sum(2)  # (L, Vd)
+    total = start[torch.arange(oracle.length), space.data].sum(1)
     return total + _extended_integral(oracle, partial(_proposal_terms, oracle))
 
 
@@ -134,10 +138,10 @@ def _coupled_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, " K"]:
 
 def _proposal_terms(oracle: Oracle, moment: Moment) -> Float[Tensor, "K D"]:
     """The divergence of the proposal at κ = e^{-(1-k)} from v_0[P].  theory.md (B_κ)"""
-    v, xt, p0 = oracle.velocities(moment, 0.0), oracle.space.states, oracle.p0
+    v, xt, p0 = oracle.velocities(moment, 0.0), oracle.space.states, oracle.p0_by_position
     eye = torch.eye(oracle.flow.vocab.size, dtype=torch.float64)
     kappa, noise = torch.exp(-moment.rest)[:, None], -torch.expm1(-moment.rest)[:, None]  # (K, 1, #L)
-    rho = kappa / (kappa + noise * p0[xt])
+    rho = kappa / (kappa + noise * p0[torch.arange(oracle.length), xt])
     terms = []
     for y in range(oracle.flow.vocab.data):
         c = (kappa / noise)[..., None] * eye[y] + p0 * (1 - rho * (xt == y))[..., None]
@@ -172,15 +176,15 @@ def _gauss(a: float, b: float, width: float = 2.0, order: int = 16) -> tuple[Ten
     return (middle[:, None] + half * x).flatten(), (half * w).repeat(panels)
 
 
-def _steps_bound(oracle: Oracle, eta: Eta, steps: int) -> Float[Tensor, " D"]:
+def _steps_bound(oracle: Oracle, eta: Eta, steps: int, refresh: float | int) -> Float[Tensor, " D"]:
     t = torch.arange(steps + 1, dtype=torch.float64) / steps
     rest = oracle.flow.schedule.rest(t[:, None])
     total = torch.zeros(len(oracle.space.data), dtype=torch.float64)
     for n in range(steps):
         moment = oracle.at(float(t[n]))
         gain, strength = moment.rest - rest[n + 1 : n + 2], eta_at(eta, moment.t)[:, None]
-        p = oracle.probs(moment)
-        terms = _per_target(oracle, lambda q: oracle.kernels(q, moment, gain, strength), p)  # noqa: B023
+        p, chance = oracle.probs(moment), refresh_chances(refresh, steps)[n : n + 1, None]
+        terms = _per_target(oracle, lambda q: oracle.kernels(q, moment, gain, strength, chance), p)  # noqa: B023
         total = total + _mean_given_x1(oracle, moment.rest, terms)[0]
     return total
 

@@ -4,7 +4,7 @@ Small spaces are integrated by Gauss collocation on panels, with all rates evalu
 Runge–Kutta method that never builds a matrix over the states.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
@@ -40,12 +40,31 @@ def terminal(
     if len(space.states) > SMALL:
         found = _adaptive(space, rates, start, a, b, None, 1e-13)
         return found[-1, :-1], float(found[-1, -1])
+    y = torch.cat([start, start.new_zeros(1)])
+    for matrix in _advances(space, rates, a, b):
+        y = y + matrix @ y
+    return y[:-1], float(y[-1])
+
+
+def terminal_pairs(space: Space, rates: Rates, start: Float[Tensor, " S"], a: float, b: float) -> Float[Tensor, "S S"]:
+    """The joint distribution of the state at τ = a, which has the distribution `start`, and the state at τ = b."""
+    y = torch.diag(start)
+    if len(space.states) > SMALL:
+        rows = start.nonzero()[:, 0]
+        y[rows] = _adaptive_rows(space, rates, y[rows], a, b)
+        return y
+    for matrix in _advances(space, rates, a, b):
+        y = y + y @ matrix[:-1, :-1].T
+    return y
+
+
+def _advances(space: Space, rates: Rates, a: float, b: float) -> Iterator[Float[Tensor, "S1 S1"]]:
+    """For each panel the matrix A such that y becomes y + A y; y is the distribution, followed by the jumps."""
     panels = int(np.ceil((b - a) / PANEL))
     edges = torch.linspace(a, b, panels + 1, dtype=torch.float64)
     c, weights, inner = _gauss_stages()
     step = (b - a) / panels
-    y = torch.cat([start, start.new_zeros(1)])
-    size = len(y)
+    size = len(space.states) + 1
     for part in (edges[:-1, None] + step * c).split(max(1, (1 << 23) // (STAGES * size) ** 2)):
         generators = _generators(space, rates(part.flatten())).view(len(part), STAGES, size, size)
         # Y_j = y + h Σ_l inner[j, l] A_l Y_l, solved for every unit vector y at once
@@ -54,10 +73,7 @@ def terminal(
         system = system + torch.eye(STAGES * size, dtype=torch.float64)
         unit = torch.eye(size, dtype=torch.float64).repeat(STAGES, 1).expand(len(part), -1, -1)
         stages = torch.linalg.solve(system, unit).view(len(part), STAGES, size, size)
-        advance = step * torch.einsum("l,nlij,nljk->nik", weights, generators, stages)
-        for matrix in advance:
-            y = y + matrix @ y
-    return y[:-1], float(y[-1])
+        yield from step * torch.einsum("l,nlij,nljk->nik", weights, generators, stages)
 
 
 def along(
@@ -81,6 +97,19 @@ def _adaptive(
     if not found.success:
         raise RuntimeError(f"the Kolmogorov equation could not be integrated: {found.message}")
     return torch.from_numpy(found.y.T)
+
+
+def _adaptive_rows(space: Space, rates: Rates, start: Float[Tensor, "R S"], a: float, b: float) -> Float[Tensor, "R S"]:
+    """The distribution at τ = b for each of R distributions at τ = a."""
+
+    def change(tau: float, y: np.ndarray) -> np.ndarray:
+        generator = _generators(space, rates(torch.tensor([tau], dtype=torch.float64)))[0, :-1, :-1]
+        return (torch.from_numpy(y).view(start.shape) @ generator.T).flatten().numpy()
+
+    found = solve_ivp(change, (a, b), start.flatten().numpy(), method="DOP853", rtol=1e-10, atol=1e-13, t_eval=[b])
+    if not found.success:
+        raise RuntimeError(f"the Kolmogorov equation could not be integrated: {found.message}")
+    return torch.from_numpy(found.y[:, -1]).view(start.shape)
 
 
 def _generators(space: Space, rates: Float[Tensor, "K S L V"]) -> Float[Tensor, "K S1 S1"]:

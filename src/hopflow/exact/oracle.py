@@ -6,6 +6,7 @@ ones, in float64, over all tokens; the numerically careful ones of the package a
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from ..flow import Flow
 from ..network.network import Network, NetworkCaller
-from ..velocities import Eta, eta_at, kernel, step_sizes, velocity
+from ..velocities import Eta, eta_at, kernel, refresh_chances, step_sizes, velocity, with_refresh
 from . import kolmogorov
 from .space import Joint, Space
 
@@ -60,7 +61,7 @@ class Oracle:
             raise ValueError(f"q must be ≥ 0 and sum to 1; its sum is {float(self.q.sum()):.9g}.")
         # a float32 distribution sums to 1 only approximately
         object.__setattr__(self, "q", self.q.double() / self.q.double().sum())
-        self.flow.schedule.check_length(self.length)
+        self.flow.check_length(self.length)
         _ = self.space
 
     # the flow
@@ -71,9 +72,14 @@ class Oracle:
         return Space(self.flow.vocab, self.length)
 
     @cached_property
-    def p0(self) -> Float[Tensor, " V"]:
-        """The token distribution of the source."""
+    def p0(self) -> Float[Tensor, "*#L V"]:
+        """The token distribution of the source, or that of each position."""
         return self.flow.source.probs_on(torch.device("cpu"), torch.float64)
+
+    @cached_property
+    def p0_by_position(self) -> Float[Tensor, "L V"]:
+        """The token distribution of the source at each position."""
+        return self.p0.expand(self.length, -1)
 
     @cached_property
     def source_law(self) -> Float[Tensor, " S"]:
@@ -154,7 +160,7 @@ class Oracle:
         """p(xt^i | x1^i) of each position: p0 with probability `noise`, else x1^i."""
         eye = torch.eye(self.flow.vocab.size, self.flow.vocab.data, dtype=torch.float64)
         noise = noise.expand(-1, self.length)[:, :, None, None]
-        return list((noise * self.p0[:, None] + (1 - noise) * eye).unbind(1))
+        return list((noise * self.p0_by_position[:, :, None] + (1 - noise) * eye).unbind(1))
 
     # the network
 
@@ -182,30 +188,37 @@ class Oracle:
 
     # its samplers
 
-    def law(self, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0) -> Float[Tensor, " D"]:
+    def law(
+        self, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0, refresh: float | int = 0.0
+    ) -> Float[Tensor, " D"]:
         """p_θ over data sequences: the result of the continuous sampler, or of the N-step sampler with steps=N.
 
+        The N-step sampler may refresh positions, as `Euler(steps, refresh=R)` does.
         With end > 0 the continuous sampler stops at 1-k = end and redraws every position once.
         """
         if steps is not None:
-            law = self._after_steps(eta, steps)[0]
+            law = self._after_steps(eta, steps, refresh)[0]
         elif eta == end == 0 and self._has_orders():
             law = self._over_orders()
         else:
             law = self._after_flow(eta, end)[0]
         return self._on_data(law)
 
-    def nll(self, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0) -> Float[Tensor, " D"]:
+    def nll(
+        self, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0, refresh: float | int = 0.0
+    ) -> Float[Tensor, " D"]:
         """-log p_θ(x1) of each data sequence."""
-        return -self.law(eta, steps, end).log()
+        return -self.law(eta, steps, end, refresh).log()
 
-    def cross_entropy(self, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0) -> float:
+    def cross_entropy(
+        self, eta: Eta = 0.0, steps: int | None = None, end: float = 0.0, refresh: float | int = 0.0
+    ) -> float:
         """H(q, p_θ)."""
-        return self.mean(self.nll(eta, steps, end))
+        return self.mean(self.nll(eta, steps, end, refresh))
 
-    def jumps(self, eta: Eta = 0.0, steps: int | None = None) -> float:
+    def jumps(self, eta: Eta = 0.0, steps: int | None = None, refresh: float | int = 0.0) -> float:
         """The expected number of token changes of a sample."""
-        return self._after_flow(eta, 0.0)[1] if steps is None else self._after_steps(eta, steps)[1]
+        return self._after_flow(eta, 0.0)[1] if steps is None else self._after_steps(eta, steps, refresh)[1]
 
     def mean(self, values: Float[Tensor, " D"]) -> float:
         """The mean over q; sequences of probability 0 are ignored."""
@@ -213,20 +226,20 @@ class Oracle:
 
     def path_law(self, eta: Eta, taus: Float[Tensor, " K"]) -> Float[Tensor, "K S"]:
         """The distribution of the state of the continuous sampler at these τ."""
-        return kolmogorov.along(self.space, self._rates(eta), self.source_law, taus, -EDGE, EDGE)
+        return kolmogorov.along(self.space, self.rates(eta), self.source_law, taus, -EDGE, EDGE)
 
     def _after_flow(self, eta: Eta, end: float) -> tuple[Float[Tensor, " S"], float]:
         """The final distribution of the continuous sampler, and its expected number of jumps."""
         stop = EDGE if end == 0 else math.log((1 - end) / end)
-        law, jumps = kolmogorov.terminal(self.space, self._rates(eta), self.source_law, -EDGE, stop)
+        law, jumps = kolmogorov.terminal(self.space, self.rates(eta), self.source_law, -EDGE, stop)
         if end > 0:
             last = self.moment(torch.tensor([stop], dtype=torch.float64))
             law, moved = self._step(law, last, last.rest, torch.zeros_like(last.rest))
             jumps += moved
         return law, jumps
 
-    def _rates(self, eta: Eta) -> kolmogorov.Rates:
-        """v_η[P] per unit of τ, in which it is bounded."""
+    def rates(self, eta: Eta) -> kolmogorov.Rates:
+        """v_η[P] as a function of τ, per unit of τ, in which it is bounded."""
 
         def rates(taus: Float[Tensor, " K"]) -> Float[Tensor, "K S L V"]:
             moment = self.moment(taus)
@@ -234,37 +247,47 @@ class Oracle:
 
         return rates
 
-    def _after_steps(self, eta: Eta, steps: int) -> tuple[Float[Tensor, " S"], float]:
-        t = torch.arange(steps + 1, dtype=torch.float64) / steps
-        rest = self.flow.schedule.rest(t[:, None])
-        law, jumps = self.source_law, 0.0
-        for n in range(steps):
-            now = self.at(float(t[n]))
-            law, moved = self._step(law, now, now.rest - rest[n + 1 : n + 2], eta_at(eta, now.t)[:, None])
+    def _after_steps(self, eta: Eta, steps: int, refresh: float | int) -> tuple[Float[Tensor, " S"], float]:
+        law, jumps, chances = self.source_law, 0.0, refresh_chances(refresh, steps)
+        for (now, gain, eta_now), chance in zip(self.steps(eta, steps), chances, strict=True):
+            law, moved = self._step(law, now, gain, eta_now, chance[None, None])
             jumps += moved
         return law, jumps
 
+    def steps(self, eta: Eta, steps: int) -> Iterator[tuple[Moment, Tensor, Tensor]]:
+        """The time, the gain of k and η of each of N equal steps of t."""
+        t = torch.arange(steps + 1, dtype=torch.float64) / steps
+        rest = self.flow.schedule.rest(t[:, None])
+        for n in range(steps):
+            now = self.at(float(t[n]))
+            yield now, now.rest - rest[n + 1 : n + 2], eta_at(eta, now.t)[:, None]
+
     def _step(
-        self, law: Float[Tensor, " S"], moment: Moment, gain: Tensor, eta: Tensor
+        self, law: Float[Tensor, " S"], moment: Moment, gain: Tensor, eta: Tensor, refresh: Tensor | None = None
     ) -> tuple[Float[Tensor, " S"], float]:
         """One step of (F_N): all positions move at once, so the result is a sum over states of products of L rows."""
-        kernels = self.kernels(self.probs(moment), moment, gain, eta)[0]
+        kernels = self.kernels(self.probs(moment), moment, gain, eta, refresh)[0]
         at = self.space.states[:, :, None]
         moved = (law * (1 - kernels.gather(-1, at)[..., 0]).sum(1)).sum()
         half = self.length // 2
         new = torch.zeros(self.flow.vocab.size**half, self.flow.vocab.size ** (self.length - half), dtype=torch.float64)
         for rows, mass in zip(kernels.split(_chunk(new)), law.split(_chunk(new)), strict=True):
-            new += (mass[:, None] * _outer(rows[:, :half])).T @ _outer(rows[:, half:])
+            new += (mass[:, None] * outer(rows[:, :half])).T @ outer(rows[:, half:])
         return new.flatten(), float(moved)
 
     def kernels(
-        self, p: Float[Tensor, "K S L V"], moment: Moment, gain: Tensor, eta: Tensor
+        self, p: Float[Tensor, "K S L V"], moment: Moment, gain: Tensor, eta: Tensor, refresh: Tensor | None = None
     ) -> Float[Tensor, "K S L V"]:
-        """`K[P](·|x)` of every state, for a step that adds `gain` to k.  theory.md (F_N)"""
+        """`K[P](·|x)` of every state, for a step that adds `gain` to k and refreshes with probability `refresh`.
+
+        theory.md (F_N), (F_R)
+        """
         like = p.shape[:-1]
         r, s = step_sizes(moment.rest, gain, eta)
-        k, rest, r, s = (value[:, None].expand(like) for value in (moment.k, moment.rest, r, s))
-        return kernel(p, self.space.states.expand(like), self.p0, k, rest, r, s)
+        r, s, noise = with_refresh(r, s, moment.rest - gain, torch.zeros_like(r) if refresh is None else refresh)
+        columns = (moment.k, moment.rest, r, s, noise)
+        k, rest, r, s, noise = (value[:, None].expand(like) for value in columns)
+        return kernel(p, self.space.states.expand(like), self.p0, k, rest, r, s, noise)
 
     def _has_orders(self) -> bool:
         """Whether p_θ is a mean over orders: a network without t, and positions unmasked one by one in random order."""
@@ -296,7 +319,7 @@ def along(law: Tensor, matrix: Float[Tensor, "K out in"], axis: int) -> Tensor:
     return torch.einsum("koi,ki...->ko...", matrix, moved).movedim(1, axis + 1)
 
 
-def _outer(rows: Float[Tensor, "n l V"]) -> Float[Tensor, "n W"]:
+def outer(rows: Float[Tensor, "n l V"]) -> Float[Tensor, "n W"]:
     """The product distribution of the l positions of each row, flattened."""
     out = rows.new_ones(len(rows), 1)
     for column in rows.unbind(1):

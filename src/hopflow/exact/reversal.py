@@ -75,7 +75,7 @@ class Reversal:
         vocab, x = self.oracle.flow.vocab, self.oracle.space.states
         if n + 1 == self.steps:
             return share.expand(x.shape)
-        p0, is_data = self.oracle.p0[x], vocab.is_data(x)
+        p0, is_data = self.oracle.p0_by_position[torch.arange(self.oracle.length), x], vocab.is_data(x)
         c = self.context(after).gather(-1, x.clamp(max=vocab.data - 1)[..., None])[..., 0]
         ratio = (c / torch.where(p0 > 0, p0, 1.0)) ** self.gamma
         beta = torch.where(p0 > 0, self._gain(n) * ratio / (after.rest + (1 - after.rest) * ratio), share)

@@ -59,9 +59,9 @@ class Space:
         step = (torch.arange(self.vocab.size) - self.states[..., None]) * powers[:, None]
         return torch.arange(len(self.states))[:, None, None] + step
 
-    def law(self, token_probs: Float[Tensor, " V"]) -> Float[Tensor, " S"]:
-        """The distribution of sequences with i.i.d. positions."""
-        return token_probs[self.states].prod(1)
+    def law(self, token_probs: Float[Tensor, "*#L V"]) -> Float[Tensor, " S"]:
+        """The distribution of sequences with independent positions, whose token probabilities may differ."""
+        return token_probs.expand(self.length, -1)[torch.arange(self.length), self.states].prod(1)
 
 
 def _all(shape: tuple[int, ...]) -> Int[Tensor, "N L"]:

@@ -18,8 +18,8 @@ def kantorovich_cost(oracle: Oracle, dissimilarity: Float[Tensor, "V V"]) -> flo
     if oracle.joint is not None:
         cost = dissimilarity[oracle.joint.x0, oracle.joint.x1].sum(1)
         return float((oracle.joint.weight * cost).sum())
-    per_token = oracle.p0 @ dissimilarity  # E s(x0, b)
-    return oracle.mean(per_token[oracle.space.data].sum(1))
+    per_token = oracle.p0_by_position @ dissimilarity  # (L, V): E s(x0^i, b)
+    return oracle.mean(per_token[torch.arange(oracle.length), oracle.space.data].sum(1))
 
 
 def dynamic_cost(oracle: Oracle, dissimilarity: Float[Tensor, "V V"]) -> float:
