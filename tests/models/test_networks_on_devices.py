@@ -6,7 +6,8 @@ import pytest
 import torch
 from toys import generator
 
-from hopflow.models import Causal, Size, Transformer
+from hopflow.models import Causal, DiT, Size, Transformer
+from hopflow.models.dit import TotalNoise
 from hopflow.runs.pretrained import from_pretrained, save_pretrained
 from hopflow.vocab import Vocab
 
@@ -20,6 +21,7 @@ VOCAB = Vocab(31, 7)
 KINDS = {
     "timed": lambda: Transformer(VOCAB, SIZE, dropout=0.0),
     "timeless": lambda: Transformer(VOCAB, SIZE, dropout=0.0, time=False, recompute=True),
+    "dit": lambda: DiT(VOCAB, SIZE, dropout=0.0, time_input=TotalNoise(), condition_width=48),
     "causal": lambda: Causal(VOCAB.size, SIZE, dropout=0.0),
 }
 each_device = pytest.mark.parametrize("device", DEVICES)

@@ -2,9 +2,10 @@
 
 from .causal import Causal
 from .convolutional import Convolutional
+from .dit import DiT
 from .mlp import MLP
 from .model import Model
 from .sizes import SIZES, Size
 from .transformer import Transformer
 
-__all__ = ["MLP", "SIZES", "Causal", "Convolutional", "Model", "Size", "Transformer"]
+__all__ = ["MLP", "SIZES", "Causal", "Convolutional", "DiT", "Model", "Size", "Transformer"]

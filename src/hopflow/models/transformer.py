@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+from ..network.network import NO_LABEL
 from ..vocab import Vocab, require_vocab
 from .attention import Attention
 from .blocks import (
@@ -28,6 +29,7 @@ from .x0_head import WIDTH, X0Head
 
 TIME_WIDTH = 128
 """Width of the time embedding. App. C [C]"""
+MOST_LABELS = 1 << 20
 FREQUENCIES = 128
 """Frequencies of the time embedding, from 1000 down to 0.1 radians per unit of t."""
 
@@ -37,6 +39,11 @@ class Transformer(BlockStack):
 
     It embeds data tokens and masks, and predicts data tokens only. With a disjoint source the prediction does not
     depend on t (Prop. A.3): `time=False` omits the conditioning, t is ignored, and the norms have their own weights.
+
+    With `labels=N` it learns a distribution for each of N labels: it takes labels (B,) from 0 to N - 1 as a third
+    argument and adds an embedding of the label to that of the time. -1, or no third argument, means no label, which has
+    an embedding, too.
+
     `predict_x0` adds a head that predicts x0, for the reversal bound of flows with a coupling; `x0_width` is the width
     of its block.
     """
@@ -53,11 +60,13 @@ class Transformer(BlockStack):
         recompute: bool = False,
         predict_x0: bool = False,
         x0_width: int = WIDTH,
+        labels: int = 0,
     ) -> None:
         require_vocab(vocab)
+        _check_label_count(labels)
         size = Size.of(size)
         check_dropout(dropout)
-        branch, norm = (TimedBranch, TimedNorm) if time else (PlainBranch, Norm)
+        branch, norm = (TimedBranch, TimedNorm) if time or labels else (PlainBranch, Norm)
         blocks = [Block(branch, Attention(size), size, dropout) for _ in range(size.layers)]
         super().__init__(vocab.size, vocab.data, size, blocks, norm(size.width), recompute)
         self.vocab, self.dropout, self.time = vocab, dropout, time
@@ -65,23 +74,34 @@ class Transformer(BlockStack):
         self.predict_x0, self.x0_width = predict_x0, x0_width
         # last, so that the other weights do not change
         self.x0_head = X0Head(size.width, vocab, x0_width, branch, norm) if predict_x0 else None
+        self.labels = labels
+        self.label_embedding = LabelEmbedding(labels) if labels else None
 
-    def forward(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L Vd"]:
-        out: Tensor = self.head(self.features(xt, t))
+    def forward(
+        self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"], labels: Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B L Vd"]:
+        given = (xt, t) if labels is None else (xt, t, labels)  # a subclass may override features(xt, t)
+        out: Tensor = self.head(self.features(*given))
         return out
 
-    def features(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> Float[Tensor, "B L D"]:
+    def features(
+        self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"], labels: Int[Tensor, " B"] | None = None
+    ) -> Float[Tensor, "B L D"]:
         """The input of the head: `head(features(xt, t))` are the logits."""
-        return self.run_blocks(*self._embed(xt, t))
+        return self.run_blocks(*self._embed(xt, t, labels))
 
     def x0_features(
-        self, features: Float[Tensor, "B L D"], xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]
+        self,
+        features: Float[Tensor, "B L D"],
+        xt: Int[Tensor, "B L"],
+        t: Float[Tensor, " B"],
+        labels: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B L W"]:
         """The input of `x0_head`, from `features(xt, t)`."""
         if self.x0_head is None:
             raise ValueError("this network does not predict x0: build it with predict_x0=True")
         with torch.no_grad():
-            embedded, clock = self._embed(xt, t)
+            embedded, clock = self._embed(xt, t, labels)
         return self.x0_head.features(features, embedded, clock)
 
     def supports_partial_features(self) -> bool:
@@ -95,11 +115,13 @@ class Transformer(BlockStack):
         usual = type(attention) is Attention and type(attention.qkv) is nn.Linear
         return own and usual and not any(part._forward_hooks or part._forward_pre_hooks for part in self.modules())
 
-    def begin_features(self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"]) -> PartialFeatures:
+    def begin_features(
+        self, xt: Int[Tensor, "B L"], t: Float[Tensor, " B"], labels: Int[Tensor, " B"] | None = None
+    ) -> PartialFeatures:
         """First part of `features`, for all positions: everything but most of the last block."""
         if self.training:
             raise ValueError("begin_features needs evaluation mode (no dropout): call eval() first")
-        x, clock = self._embed(xt, t)
+        x, clock = self._embed(xt, t, labels)
         stream, rotary = self.open_stream(x)
         for block in self.blocks[:-1]:
             stream = self.run_block(block, stream, clock, rotary)
@@ -119,25 +141,50 @@ class Transformer(BlockStack):
     def _last(self) -> Block:
         return cast(Block, self.blocks[-1])
 
-    def _embed(self, xt: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _embed(self, xt: Tensor, t: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The embeddings of the tokens, and the conditioning: the sum of the embeddings of time and label."""
         check_tokens(xt)
-        return self.embedding(xt), self.clock(t) if self.clock is not None else None
+        clock = self.clock(t) if self.clock is not None else None
+        if self.label_embedding is None:
+            if labels is not None:
+                raise ValueError("this Transformer has no labels: build it with labels=N, the number of labels")
+            return self.embedding(xt), clock
+        label = self.label_embedding(torch.full_like(xt[:, 0], NO_LABEL) if labels is None else labels)
+        return self.embedding(xt), label if clock is None else clock + label
 
 
 class TimeEmbedding(nn.Module):
-    """t as sines and cosines, through two linear layers."""
+    """t as sines and cosines, through two linear layers; `fastest` is the largest number of radians per unit of t."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = TIME_WIDTH, fastest: float = 1000.0) -> None:
         super().__init__()
-        self.inner = nn.Linear(2 * FREQUENCIES, TIME_WIDTH)
-        self.outer = nn.Linear(TIME_WIDTH, TIME_WIDTH)
+        self.fastest = fastest
+        self.inner = nn.Linear(2 * FREQUENCIES, width)
+        self.outer = nn.Linear(width, width)
 
     def forward(self, t: Float[Tensor, " B"]) -> Float[Tensor, "B C"]:
         steps = torch.arange(FREQUENCIES, dtype=t.dtype, device=t.device)
-        speed = 1000 * torch.exp(-math.log(1e4) / FREQUENCIES * steps)
+        speed = self.fastest * torch.exp(-math.log(1e4) / FREQUENCIES * steps)
         angle = t[:, None] * speed
         waves = torch.cat([angle.cos(), angle.sin()], 1).to(self.inner.weight.dtype)
         return silu(self.outer(silu(self.inner(waves))))
+
+
+class LabelEmbedding(nn.Module):
+    """An embedding of each label as wide as that of the time, the last one for no label (-1)."""
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(labels + 1, TIME_WIDTH)
+
+    def forward(self, labels: Int[Tensor, " B"]) -> Float[Tensor, "B C"]:
+        out: Tensor = self.embedding(torch.where(labels == NO_LABEL, len(self.embedding.weight) - 1, labels))
+        return out
+
+
+def _check_label_count(labels: object) -> None:
+    if not isinstance(labels, int) or isinstance(labels, bool) or not 0 <= labels <= MOST_LABELS:
+        raise ValueError(f"labels must be the number of labels, an integer from 0 to {MOST_LABELS}, got {labels!r}")
 
 
 class TimedBranch(Branch):

@@ -1,9 +1,12 @@
 """Network: what hopflow expects of a network, and NetworkCaller, the one place where hopflow calls it.
 
 A network is any callable `(xt (B, L), t (B,)) -> logits (B, L, Vd)` over data tokens. If it also has the methods
-`features(xt, t) -> (B, L, D)` and `head(features) -> logits`, the head runs only at the positions that need it.
+`features(xt, t) -> (B, L, D)` and `head(features) -> logits`, the head runs only at the positions that need it. A
+network with labels has an attribute `labels`, their number, and takes the label of each sequence (B,) as a third
+argument; -1 is no label.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -26,6 +29,8 @@ TOKENS, GPU_TOKENS = 1 << 13, 1 << 16
 LOGITS_PER_TOKEN = 1 << 14
 """Logits per token above which a network without a separate head gets smaller batches: 512 MiB on a CPU, 4 GiB on a
 GPU."""
+
+NO_LABEL = -1
 
 _lock = Lock()
 _evaluating: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
@@ -84,6 +89,60 @@ def embedding_table(model: Network) -> Tensor | None:
 def has_head(model: Network) -> bool:
     """Whether a network has the methods `features` and `head`, so that the head can run at chosen positions only."""
     return all(callable(getattr(model, name, None)) for name in ("features", "head"))
+
+
+def label_count(model: object) -> int | None:
+    """The number of labels of a network, its attribute `labels`; None if it has no such attribute."""
+    count = getattr(model, "labels", None)
+    return count if isinstance(count, int) and not isinstance(count, bool) else None
+
+
+def check_labels(model: object, labels: Tensor | None, count: int) -> None:
+    """Raise a ValueError unless `labels` has one label of this network for each of `count` sequences.
+
+    None is accepted for a network without labels only.
+    """
+    known = label_count(model)
+    if labels is None:
+        if known:
+            raise ValueError(
+                f"the network has {known} labels: pass labels=…, one integer from 0 to {known - 1} per sequence, or "
+                f"{NO_LABEL} for no label."
+            )
+        return
+    if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32) or labels.ndim != 1:
+        got = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else repr(labels)
+        raise ValueError(f"labels must be integers of shape ({count},), one label per sequence, got {got}.")
+    if len(labels) != count:
+        raise ValueError(f"labels must contain one label per sequence ({count}), got {len(labels)}.")
+    if known == 0 or (known is None and not _takes_labels(model)):
+        raise ValueError(
+            f"this {_name(model)} has no labels: leave labels out, or train a network with labels, "
+            f"Transformer(vocab, labels=N)."
+        )
+    most = torch.inf if known is None else known
+    outside = (labels < NO_LABEL) | (labels >= most)
+    if bool(outside.any()):
+        limit = "" if known is None else f" to {known - 1}"
+        raise ValueError(
+            f"labels must be integers from 0{limit}, or {NO_LABEL} for no label, got {int(labels[outside][0])}."
+        )
+
+
+def _takes_labels(model: Any) -> bool:
+    """Whether a network can be called with three arguments."""
+    call: Callable[..., object] = model.forward if isinstance(model, nn.Module) else model
+    try:
+        inspect.signature(call).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a callable without a signature
+        return True
+    return True
+
+
+def _name(model: object) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else "network"
 
 
 def is_autoregressive(model: object) -> bool:
@@ -202,13 +261,13 @@ class NetworkCaller:
         features: Tensor = (self._compiled or cast(Any, self.model).features)(*inputs)
         return features
 
-    def x0_features(self, features: Tensor, xt: Tensor, t: Tensor) -> Tensor:
+    def x0_features(self, features: Tensor, *inputs: Tensor) -> Tensor:
         """The input of the network's x0_head, from its features; precision and mode are those of the surrounding code.
 
         A network without the method `x0_features` has a head that reads the features.
         """
         own = getattr(self.model, "x0_features", None)
-        return features.detach() if own is None else cast(Tensor, own(features, xt, t))
+        return features.detach() if own is None else cast(Tensor, own(features, *inputs))
 
     @property
     def head(self) -> Head:
@@ -226,9 +285,13 @@ class NetworkCaller:
         return full_precision_head(self.model, self.outputs)
 
     def logits(self, xt: Tensor, t: Tensor) -> Tensor:
-        """Logits of all positions, in evaluation mode and the surrounding precision; t may have any float type."""
+        """Logits of all positions, in evaluation mode and the surrounding precision; t may have any float type.
+
+        A network with labels is called without label.
+        """
+        labels = (torch.full_like(xt[:, 0], NO_LABEL),) if label_count(self.model) else ()
         with self.evaluation_mode():
-            return self.model(xt, t.to(self.time_dtype))
+            return self.model(xt, t.to(self.time_dtype), *labels)
 
     def evaluation_mode(self) -> AbstractContextManager[None]:
         """Disable gradients and dropout inside."""
