@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import Mixed, name
+from cases import Ramp, name
 from scipy.stats import chisquare
 from toys import Clocked, generator
 
@@ -23,7 +23,7 @@ SOURCES: dict[str, Source] = {
     "uniform": Uniform(Vocab(4)),
     "bag of words": BagOfWords(Vocab(4), (0.6, 0.25, 0.1, 0.05)),
     "with a zero": BagOfWords(Vocab(4), (0.6, 0.0, 0.3, 0.1)),
-    "masks and data": Mixed(Vocab(4, 2)),
+    "masks and data": Ramp(Vocab(4, 2)),
 }
 HOW = (
     {"temperature": 0.5},

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from cases import Mixed, name
+from cases import Ramp, name
 from plain_loop import plain_loop
 from scipy.stats import chisquare
 from torch import nn
@@ -23,8 +23,7 @@ from hopflow.predictions import Carry, Evidence, Plain
 from hopflow.sampling.generate import Unfinished, generate, infill
 from hopflow.sampling.generation import HOLE
 from hopflow.sampling.random_draws import gumbel32
-from hopflow.sampling.samplers import Euler, Events, RandomOrder, Sampler
-from hopflow.sampling.time_grids import CosineGrid
+from hopflow.sampling.samplers import CosineGrid, Euler, Events, RandomOrder, Sampler
 from hopflow.schedules import EXAMPLES as SCHEDULES
 from hopflow.schedules import Cosine, Linear, Polynomial, Positional
 from hopflow.sources import BagOfWords, Mask, MultiMask, Uniform
@@ -36,7 +35,7 @@ SOURCES = [
     MultiMask(Vocab(2, 2)),
     Uniform(Vocab(3)),
     BagOfWords(Vocab(3), (0.6, 0.3, 0.1)),
-    Mixed(Vocab(2, 2)),
+    Ramp(Vocab(2, 2)),
 ]
 FLAVOURS = [(s, p, n, eta) for s in SOURCES for p in PREDICTIONS for n in (1, 2, 7, 64) for eta in (0.0, 1.0)]
 NAMES = [f"{name(s)}-{name(p)}-N={n}-eta={eta:g}" for s, p, n, eta in FLAVOURS]

@@ -4,15 +4,14 @@ import math
 
 import pytest
 import torch
-from cases import Mixed, name
+from cases import Ramp, name
 from scipy.stats import chisquare, kstest
 
 from hopflow.flow import Flow
 from hopflow.predictions import EXAMPLES as PREDICTIONS
 from hopflow.predictions import Carry, Evidence, Plain
 from hopflow.sampling.random_draws import RandomStreams
-from hopflow.sampling.samplers import EXAMPLES, Euler, RandomOrder
-from hopflow.sampling.time_grids import CosineGrid, EvenGrid, GivenGrid
+from hopflow.sampling.samplers import EXAMPLES, CosineGrid, Euler, EvenGrid, GivenGrid, RandomOrder
 from hopflow.schedules import EXAMPLES as SCHEDULES
 from hopflow.schedules import Cosine, Linear, Polynomial, Positional
 from hopflow.sources import BagOfWords, Mask, MultiMask, Uniform
@@ -93,7 +92,7 @@ def test_a_grid_moves_the_steps(grid):
 
 
 @pytest.mark.parametrize("prediction", PREDICTIONS, ids=name)
-@pytest.mark.parametrize("source", [MASK, MultiMask(Vocab(2, 2)), UNIFORM, Mixed(Vocab(2, 2))], ids=name)
+@pytest.mark.parametrize("source", [MASK, MultiMask(Vocab(2, 2)), UNIFORM, Ramp(Vocab(2, 2))], ids=name)
 def test_only_where_a_data_token_stays_does_a_position_end_with_its_first_redraw(source, prediction):
     found = events(Euler(64), Flow(source, prediction=prediction), n=200, eta=1.0)
     redraws = grid_of(found, False, (200, 64, 2)).sum(1)

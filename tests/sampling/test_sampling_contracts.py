@@ -9,12 +9,12 @@ from toys import generator
 
 from hopflow.flow import Flow
 from hopflow.recipes.components import choose
-from hopflow.sampling import samplers, time_grids
+from hopflow.sampling import planners, samplers
 from hopflow.sampling.generate import generate, infill
 from hopflow.sampling.generation import HOLE
+from hopflow.sampling.planners import Planner
 from hopflow.sampling.random_draws import RandomStreams
-from hopflow.sampling.samplers import Euler, Events, Sampler
-from hopflow.sampling.time_grids import EvenGrid, Grid
+from hopflow.sampling.samplers import ALWAYS, Euler, EvenGrid, Events, Grid, Sampler
 from hopflow.schedules import EXAMPLES as SCHEDULES
 from hopflow.sources import Mask, MultiMask
 from hopflow.vocab import Vocab
@@ -23,19 +23,36 @@ ROWS, LENGTH = 6, 5
 
 
 @dataclass(frozen=True)
-class LeftToRight(Sampler):
-    """A newcomer's sampler: positions from left to right, one per call, at equally spaced times."""
+class RightToLeft(Sampler):
+    """A newcomer's sampler: positions from right to left, one per call, at equally spaced times."""
 
     @property
     def label(self) -> str:
-        return "left to right"
+        return "right to left"
 
     def events(self, flow, eta, free, streams):
         row, position = free.nonzero().unbind(1)
-        t = position / free.shape[1]
+        step = free.shape[1] - 1 - position
+        t = step / free.shape[1]
         token = streams.uniform(free.shape[1])[row, position]
         rest = flow.schedule.rest(t)
-        return Events(row, position, position, t.double(), rest.double(), torch.zeros_like(row).bool(), token, token)
+        return Events(row, step, position, t.double(), rest.double(), torch.zeros_like(row).bool(), token, token)
+
+
+@dataclass(frozen=True)
+class Peaked(Planner):
+    """A newcomer's planner: the position with the largest sum of squared probabilities."""
+
+    @property
+    def label(self) -> str:
+        return "peaked"
+
+    def scores(self, log_p):
+        return (2 * log_p).exp().sum(1)
+
+    def pick(self, scores, candidates):
+        best = scores.masked_fill(~candidates, -torch.inf).argmax(1, keepdim=True)
+        return torch.zeros_like(candidates).scatter(1, best, True)
 
 
 @dataclass(frozen=True)
@@ -46,9 +63,11 @@ class SquareGrid(Grid):
         return EvenGrid().times(steps).square()
 
 
-each_sampler = pytest.mark.parametrize("sampler", [*samplers.EXAMPLES, LeftToRight()], ids=str)
+each_sampler = pytest.mark.parametrize(
+    "sampler", [*samplers.EXAMPLES, *planners.EXAMPLES, RightToLeft(), Peaked()], ids=str
+)
 each_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-each_grid = pytest.mark.parametrize("grid", [*time_grids.EXAMPLES, SquareGrid()], ids=name)
+each_grid = pytest.mark.parametrize("grid", [*samplers.GRIDS, SquareGrid()], ids=name)
 
 
 def free_positions() -> torch.Tensor:
@@ -67,15 +86,15 @@ def drawn(sampler: Sampler, schedule, free: torch.Tensor, rows=range(ROWS)) -> E
 def test_the_last_event_of_every_free_position_is_a_redraw_and_fixed_positions_have_none(sampler, schedule):
     free = free_positions()
     found = drawn(sampler, schedule, free)
-    last = torch.full((ROWS, LENGTH), -1)
+    last, ends_in_redraw = torch.full((ROWS, LENGTH), -1), free.clone()
     for row, position, step, corrector in zip(
         found.row.tolist(), found.position.tolist(), found.step.tolist(), found.is_corrector.tolist(), strict=True
     ):
         assert step != last[row, position]  # one event per position and step
         if step > last[row, position]:
-            last[row, position] = step
-            assert not corrector
+            last[row, position], ends_in_redraw[row, position] = step, not corrector
     assert torch.equal(last >= 0, free)
+    assert torch.equal(ends_in_redraw, free)
 
 
 @each_schedule
@@ -96,7 +115,9 @@ def test_times_lie_in_0_to_1_increase_with_the_step_and_belong_to_the_schedule(s
 @each_sampler
 def test_the_uniform_numbers_of_events_lie_in_0_to_1(sampler):
     found = drawn(sampler, SCHEDULES[0], free_positions())
-    for numbers in (found.token, found.accept):
+    decided = found.accept[found.accept != ALWAYS]  # a refresh is accepted without a number
+    assert sampler.refresh or len(decided) == len(found.accept)
+    for numbers in (found.token, decided):
         assert bool(((numbers >= 0) & (numbers < 1)).all())
 
 
@@ -135,7 +156,8 @@ def test_every_mask_is_replaced_by_a_data_token_and_a_prompt_stays(sampler, sour
 
     out = generate(network, Flow(source), n=8, length=LENGTH, sampler=sampler)
     assert bool((out.tokens < 3).all())
-    assert bool((out.jumps == LENGTH).all())
+    # each position hops once; a refresh may return it to a mask
+    assert bool(((out.jumps >= LENGTH) if sampler.refresh else (out.jumps == LENGTH)).all())
     assert out.sampler == sampler
     assert sampler.label in str(out)
     prompt = torch.tensor([[2, HOLE, 1, HOLE, 0]])
@@ -164,6 +186,7 @@ def test_a_grid_works_in_euler_steps_and_appears_in_its_label(grid):
 
 
 def test_a_new_sampler_and_a_new_grid_are_found_by_name_once_they_are_defined():
-    assert choose("sampler", "left_to_right") == LeftToRight()
+    assert choose("sampler", "right_to_left") == RightToLeft()
+    assert choose("sampler", "peaked") == Peaked()
     assert choose("grid", "square") == SquareGrid()
     assert choose("sampler", "euler", steps=4, grid=SquareGrid()) == Euler(4, SquareGrid())

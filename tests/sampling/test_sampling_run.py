@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from hopflow.flow import Flow
+from hopflow.sampling.event_queue import EventQueue, Events
 from hopflow.sampling.random_draws import RandomStreams
-from hopflow.sampling.samplers import Euler, Events
-from hopflow.sampling.sampling_run import EventQueue
+from hopflow.sampling.samplers import Euler
 from hopflow.sources import Mask, MultiMask
 from hopflow.vocab import Vocab
 
@@ -30,7 +30,8 @@ def test_each_turn_gives_its_events_and_its_time():
     events = shuffled(events_of([[(0, 2), (1,)], [(3,)], [(1,), (0,), (2, 4)]]))
     queue = EventQueue(events, 3, torch.zeros(len(events.row), dtype=torch.bool))
     assert queue.calls.tolist() == [2, 1, 3]
-    taken, place, t = queue.take(np.array([0, 2]))
+    t = queue.times(np.array([0, 2]))
+    taken, place = queue.take(np.array([0, 2]))
     at = queue.order[torch.from_numpy(taken)]
     assert events.row[at].tolist() == [0, 0, 2]
     assert sorted(events.position[at][:2].tolist()) == [0, 2]

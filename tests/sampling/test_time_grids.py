@@ -6,11 +6,11 @@ import pytest
 import torch
 from cases import name
 
-from hopflow.sampling.time_grids import EXAMPLES, CosineGrid, EvenGrid, GivenGrid
+from hopflow.sampling.samplers import GRIDS, CosineGrid, EvenGrid, GivenGrid
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 1000, 100_000])
-@pytest.mark.parametrize("grid", EXAMPLES, ids=name)
+@pytest.mark.parametrize("grid", GRIDS, ids=name)
 def test_times_rise_from_exactly_0_to_exactly_1(grid, steps):
     t = grid.times(steps)
     assert t.dtype == torch.float64

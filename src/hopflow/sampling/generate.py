@@ -55,8 +55,8 @@ def infill(
     Ctrl-C raises `Unfinished`, which contains the sequences that are complete.
     """
     check_network(model, flow)
-    chosen = _checked(options)
-    device = _sampling_device(model, chosen.get("device"))
+    chosen = checked_options(options)
+    device = sampling_device(model, chosen.get("device"))
     caller = NetworkCaller(model, flow.vocab.data, precision=chosen.get("precision", "auto"))
     with caller.inference(device) as precision:
         run = SamplingRun(caller, flow, chosen, prompts, device, precision)
@@ -82,7 +82,7 @@ class Unfinished(KeyboardInterrupt):
         return f"{len(self.rows):,} of {self.count:,} sequences are complete; the attribute `drawn` contains them"
 
 
-def _checked(options: SamplingOptions) -> SamplingOptions:
+def checked_options(options: SamplingOptions) -> SamplingOptions:
     """The options without those that are None; raises ValueError for a name that does not exist."""
     for key in options:
         if key not in SamplingOptions.__annotations__:
@@ -92,7 +92,7 @@ def _checked(options: SamplingOptions) -> SamplingOptions:
     return cast(SamplingOptions, {key: value for key, value in options.items() if value is not None})
 
 
-def _sampling_device(model: Network, asked: torch.device | str | None) -> torch.device:
+def sampling_device(model: Network, asked: torch.device | str | None) -> torch.device:
     """The device of the network's weights; raises ValueError if another one was asked for."""
     here = device_of(model)
     try:

@@ -28,14 +28,16 @@ class SamplingOptions(TypedDict, total=False):
     """Keep the fewest tokens whose probabilities sum to at least p."""
     min_p: float | None
     """Keep tokens with at least this fraction of the largest probability."""
-    labels: Int[Tensor, " n"]
-    """One class label per sequence, the third argument of the network."""
+    labels: Int[Tensor, " n"] | None
+    """The label of each sequence, for a network with labels: integers from 0, or -1 for no label."""
     guidance: float
     """Classifier-free guidance: factor on the difference to the logits without label and prompt (default 1: none)."""
     trajectory: bool
     """Record every hop in `Generation.hops` (default False)."""
     seed: int
     """Seed of the random numbers (default 0); the same on every device."""
+    first: int
+    """Index of the first sequence (default 0): the random numbers of a sequence depend on the seed and its index."""
     batch: int
     """Sequences per network call; a value that suits the device by default."""
     precision: str

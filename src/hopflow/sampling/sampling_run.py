@@ -11,24 +11,28 @@ from itertools import count
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..flow import Flow
 from ..kernels.async_copy import AsyncCopy, to_device
-from ..network.network import NetworkCaller
+from ..network.network import NetworkCaller, check_labels
 from ..network.network_reader import BatchLogits, NetworkReader
 from ..velocities import still_noise
+from .event_queue import Events, Indices, Logits
 from .filters import Filter
 from .generation import HOLE, Generation, Hops
 from .options import SamplingOptions
 from .random_draws import RandomStreams, categorical
-from .samplers import Euler, Events, Sampler
+from .samplers import Euler, Sampler
 
-Indices = NDArray[np.int64]
+Turn = tuple["SequencePool", Indices, bool]
+"""A pool, those of its sequences that took a step, and whether the network was called for it."""
 POOL = 4
 """Batches of sequences in a pool; with a few, nearly all batches are full."""
+REDRAW, PROPOSAL, FREE_PROPOSAL = 0, 1, 2
+"""Kinds of events; a free proposal needs no network to be accepted or not."""
 CHECK_EVERY = 64
 """Calls between two checks for NaN; the result is read one check later, so that no GPU waits."""
 CHUNK, GPU_CHUNK = 1 << 22, 1 << 27
@@ -52,6 +56,7 @@ class SamplingRun:
                 f"pass either steps={options['steps']}, which means Euler, or sampler={options['sampler']}, not both."
             )
         self.flow, self.eta, self.seed = flow, options.get("eta", 0.0), options.get("seed", 0)
+        self.first = options.get("first", 0)
         if not isinstance(options.get("sampler", Euler()), Sampler):
             raise ValueError(f"sampler must be a Sampler, e.g. Euler(32), got {options['sampler']!r}.")
         self.sampler = options["sampler"] if "sampler" in options else Euler(options.get("steps", 32))
@@ -63,7 +68,7 @@ class SamplingRun:
         """Whether tokens are drawn from the prediction itself."""
         self.device, self.precision = device, precision
         self.reader = NetworkReader(caller, options.get("guidance", 1.0), options.get("compile", "auto"))
-        self.time_dtype = caller.time_dtype
+        self.model, self.time_dtype = caller.model, caller.time_dtype
         self.labels, self.keep_hops = options.get("labels"), options.get("trajectory", False)
         self.progress = options.get("progress", lambda done, count: None)
         for prompt in [prompts] if isinstance(prompts, Tensor) else prompts:
@@ -84,15 +89,21 @@ class SamplingRun:
 
     def fill(self, rows: Int[Tensor, " m"]) -> None:
         """Draw all sequences of one length, pool by pool."""
+        for _ in self.turns(rows):
+            pass
+
+    def turns(self, rows: Int[Tensor, " m"]) -> Iterator[Turn]:
+        """`fill` in parts: each new pool, then every step of its sequences."""
         length = int(self.lengths[rows[0]])
         batch = self.batch or self.reader.batch_size(length, self.device)
         for some in rows.split(POOL * batch):
             # events are drawn while a GPU still works on the previous pool
             pool = SequencePool(self, some, torch.stack([self.prompts[row] for row in some.tolist()]))
             if some[0] == rows[0]:  # the other pools need about as many calls as the first
-                self.reader.expect_calls(int(pool.queue.calls.mean() * len(rows) / min(batch, len(rows))))
+                self.reader.expect_calls(int(pool.queue.most_calls.mean() * len(rows) / min(batch, len(rows))))
             self._store_pool()
-            pool.run_events(batch)
+            yield pool, np.arange(len(some)), False
+            yield from pool.turns(batch)
             self.done += len(some)
             self.in_flight = pool
         self._store_pool()
@@ -150,10 +161,7 @@ class SamplingRun:
             holes += int((prompt == HOLE).sum())
         if not holes:
             raise ValueError(f"there is nothing to draw: no prompt contains a hole ({HOLE}).")
-        if self.labels is not None and len(self.labels) != len(self.lengths):
-            raise ValueError(
-                f"labels must contain one label per sequence ({len(self.lengths)}), got {len(self.labels)}."
-            )
+        check_labels(self.model, self.labels, len(self.lengths))
         if self.reader.calls > 1 and self.labels is None and holes == int(self.lengths.sum()):
             raise ValueError("guidance needs labels or prompts: pass labels=…, or call infill.")
 
@@ -163,13 +171,14 @@ class SequencePool:
 
     def __init__(self, run: SamplingRun, rows: Int[Tensor, " W"], prompt: Int[Tensor, "W L"]) -> None:
         self.run, flow = run, run.flow
-        streams = RandomStreams(run.seed, rows.tolist())
+        streams = RandomStreams(run.seed, (run.first + rows).tolist())
         source, fixed = flow.source.at(streams.uniform(prompt.shape[1])), prompt != HOLE
         events = run.sampler.events(flow, run.eta, ~fixed, streams)
         # where data tokens stay, the corrector replaces masks only, and needs no network to know that they are noise
-        self.data_stays = flow.prediction.keeps_data_tokens(flow.source)
-        self.queue = EventQueue(events, len(rows), events.is_corrector & self.data_stays)
-        self.is_corrector = events.is_corrector[self.queue.order].numpy()
+        data_stays = flow.prediction.kept_positions(flow.source).expand(prompt.shape[1])[events.position]
+        no_network = events.is_corrector & (data_stays | (events.accept < 0))
+        self.queue = run.sampler.queue(events, ~fixed, no_network)
+        self.kind = (events.is_corrector.long() + no_network)[self.queue.order].numpy()
         self.events = Events(*(self._column(f.name, getattr(events, f.name)) for f in fields(Events)))
         self.rows, self.fixed, self.source = (x.to(run.device) for x in (rows, fixed, source))
         self.x0 = torch.where(self.fixed, prompt.to(run.device), self.source)
@@ -179,12 +188,13 @@ class SequencePool:
         self.finite = torch.ones((), dtype=torch.bool, device=run.device)
         self.last_check = self.copy_finite()
 
-    def run_events(self, batch: int) -> None:
+    def turns(self, batch: int) -> Iterator[Turn]:
         """Execute all events, at most `batch` sequences per network call."""
-        asked, total = 0, int(self.queue.calls.sum())
+        asked, total = 0, int(self.queue.most_calls.sum())
         for call in count():
             while len(rows := self.queue.without_network()):
                 self._step(rows, with_network=False)
+                yield self, rows, False
             if not len(rows := self.queue.longest(batch)):
                 break
             self._step(rows, with_network=True)
@@ -193,6 +203,7 @@ class SequencePool:
             if call % CHECK_EVERY == 0:
                 before, self.last_check = self.last_check, self.copy_finite()
                 self.check_finite(before)
+            yield self, rows, True
 
     def copy_finite(self) -> Tensor | AsyncCopy:
         """Whether all logits so far are numbers; on a GPU the host need not wait for it."""
@@ -205,24 +216,25 @@ class SequencePool:
 
     def _step(self, rows: Indices, with_network: bool) -> None:
         """Execute the next step of these sequences."""
-        events, place, t = self.queue.take(rows)
+        t = self.queue.times(rows)
         read = self._call_network(rows, t) if with_network else None
-        for corrector in (False, True):
-            chosen = np.flatnonzero(self.is_corrector[events] == corrector)
-            for part in self._parts(chosen):
+        events, place = self.queue.take(rows, None if read is None else self._logits(read), self._at_once)
+        for kind in (REDRAW, PROPOSAL, FREE_PROPOSAL):
+            for part in self._parts(np.flatnonzero(self.kind[events] == kind)):
                 e, at = self._events(events[part]), self._to_device(torch.from_numpy(place[part]))
                 before = self.tokens[e.row, e.position]
-                if not corrector:
-                    assert read is not None
-                    after, moved = self._redraw(read, at, before, e), torch.ones_like(before, dtype=torch.bool)
+                if read is None or kind == FREE_PROPOSAL:
+                    after, moved = self._propose(None, before, e)
+                elif kind == PROPOSAL:
+                    after, moved = self._propose(self._log_p(read.logits(at, e.position), before, e), before, e)
                 else:
-                    logits = None if read is None or self.data_stays else read.logits(at, e.position)
-                    after, moved = self._propose(None if logits is None else self._log_p(logits, before, e), before, e)
+                    after, moved = self._redraw(read, at, before, e), torch.ones_like(before, dtype=torch.bool)
                 self.tokens[e.row, e.position] = after
                 self.redraws[e.row, e.position] += moved
                 self.changes[e.row, e.position] += after != before
                 if self.run.keep_hops:
-                    self.hops.append((self.rows[e.row], e.t, e.position, before, after))
+                    now = torch.from_numpy(t[place[part]]).to(e.t.dtype)
+                    self.hops.append((self.rows[e.row], self._to_device(now), e.position, before, after))
 
     def _call_network(self, rows: Indices, t: NDArray[np.float64]) -> BatchLogits:
         """Run the network on these sequences, each at its own time."""
@@ -232,16 +244,21 @@ class SequencePool:
         unprompted = torch.where(self.fixed[at], self.source[at], tokens) if self.run.reader.calls > 1 else tokens
         return self.run.reader.read(tokens, time, unprompted, labels)
 
+    def _logits(self, read: BatchLogits) -> Logits:
+        """The logits of a batch, by indices on any device."""
+        return lambda place, position: read.logits(self._to_device(place), self._to_device(position))
+
     def _log_p(self, logits: Float[Tensor, "m Vd"], xt: Int[Tensor, " m"], e: Events) -> Float[Tensor, "m Vd"]:
         """log P with the filter applied to the logits, before the evidence of xt is added.  theory.md §6"""
-        log_p = self.run.flow.prediction.log_probs(self.run.filter(logits), xt, e.rest, self.run.flow.source)
+        source = self.run.flow.source.of_rows(e.position)
+        log_p = self.run.flow.prediction.log_probs(self.run.filter(logits), xt, e.rest, source)
         self.finite &= ~torch.isnan(log_p[:, 0]).any()  # one NaN makes all of its row NaN
         return log_p
 
     def _redraw(self, read: BatchLogits, at: Tensor, before: Tensor, e: Events) -> Tensor:
         """Tokens drawn from the prediction."""
         if self.run.unfiltered:
-            shift = self.run.flow.prediction.shift(before, e.rest, self.run.flow.source)
+            shift = self.run.flow.prediction.shift(before, e.rest, self.run.flow.source.of_rows(e.position))
             certain = torch.isinf(shift)
             drawn = read.draw(at, e.position, before, torch.where(certain, 0.0, shift), e.token)
             if drawn is not None:
@@ -251,9 +268,9 @@ class SequencePool:
 
     def _propose(self, log_p: Tensor | None, before: Tensor, e: Events) -> tuple[Tensor, Tensor]:
         """Tokens drawn from the source, and whether they are accepted, with probability 1 - ρP(xt).  theory.md (F_N)"""
-        source = self.run.flow.source
+        source = self.run.flow.source.of_rows(e.position)
         fresh = source.at(e.token).to(before.device)
-        if log_p is None:  # xt is a mask: P(xt) = 0
+        if log_p is None:  # xt is a mask, so that P(xt) = 0, or it is refreshed whatever it is
             return fresh, torch.ones_like(before, dtype=torch.bool)
         column = before.clamp(max=source.vocab.data - 1)[:, None]
         pt = torch.where(source.vocab.is_data(before), log_p.gather(1, column)[:, 0].exp().to(e.rest), 0.0)
@@ -263,9 +280,14 @@ class SequencePool:
 
     def _parts(self, chosen: Indices) -> Iterator[Indices]:
         """The events in chunks that fit in memory."""
+        for start in range(0, len(chosen), self._at_once):
+            yield chosen[start : start + self._at_once]
+
+    @property
+    def _at_once(self) -> int:
+        """Positions whose logits fit in memory."""
         size = (CHUNK if self.run.device.type == "cpu" else GPU_CHUNK) // self.run.flow.vocab.data
-        for start in range(0, len(chosen), max(1, size)):
-            yield chosen[start : start + max(1, size)]
+        return max(1, size)
 
     def _column(self, name: str, values: Tensor) -> Tensor:
         """A field of the events on the device, in the order of the queue.
@@ -285,49 +307,3 @@ class SequencePool:
     def _to_device(self, x: Tensor) -> Tensor:
         """A copy on the device; from pinned memory the host does not wait for a GPU."""
         return to_device(x, self.run.device) if self.run.device.type == "cuda" else x.to(self.run.device)
-
-
-class EventQueue:
-    """The steps of `count` sequences, in order, and how far each sequence is.
-
-    A step is all events of a sequence that happen at once. `no_network` marks events that need no network; a step that
-    consists of such events only is executed without a call.
-    """
-
-    def __init__(self, events: Events, count: int, no_network: Bool[Tensor, " E"]) -> None:
-        row, step = events.row.numpy(), events.step.numpy()
-        order = np.lexsort((step, row))
-        row, step = row[order], step[order]
-        begins = np.ones(len(row), dtype=bool)
-        begins[1:] = (row[1:] != row[:-1]) | (step[1:] != step[:-1])
-        self._first = np.flatnonzero(begins)  # first event of each step
-        self._size = np.diff(self._first, append=len(row))
-        self._t = events.t.numpy()[order[self._first]]
-        self._needs_network = np.add.reduceat(~no_network.numpy()[order], self._first) > 0 if len(row) else begins
-        self._end = np.searchsorted(row[self._first], np.arange(count), side="right")
-        self._next = np.concatenate([[0], self._end[:-1]])
-        self.order = torch.from_numpy(order)
-        """The events in the order of the indices that `take` returns."""
-        self.calls = np.bincount(row[self._first][self._needs_network], minlength=count)
-        """Steps of each sequence that need the network."""
-
-    def without_network(self) -> Indices:
-        """The sequences whose next step needs no network."""
-        unfinished = np.flatnonzero(self._next < self._end)
-        return unfinished[~self._needs_network[self._next[unfinished]]]
-
-    def longest(self, batch: int) -> Indices:
-        """The `batch` sequences with the most steps left, so that the last batches are full, too."""
-        left = self._end - self._next
-        most = np.argpartition(-left, batch)[:batch] if batch < len(left) else np.arange(len(left))
-        return np.sort(most[left[most] > 0])
-
-    def take(self, rows: Indices) -> tuple[Indices, Indices, NDArray[np.float64]]:
-        """The next step of each of `rows`: its events, the place in `rows` of each event, and the times of the rows."""
-        steps = self._next[rows]
-        self._next[rows] += 1
-        size = self._size[steps]
-        place = np.repeat(np.arange(len(rows)), size)
-        before = np.cumsum(size) - size
-        events = self._first[steps][place] + np.arange(len(place)) - before[place]
-        return events, place, self._t[steps]
