@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import toys
-from cases import Mixed
+from cases import Ramp
 
 import hopflow as hf
 from hopflow.bounds.reversal import ReversalEstimate, reversal_bound, reversal_certificate
@@ -95,7 +95,7 @@ def test_a_network_without_time_is_run_only_where_the_state_has_changed(name):
 @pytest.mark.parametrize("eta", [0.0, 1.3])
 def test_the_certificate_encloses_the_exact_value_on_samples(name, eta):
     if name == "mixed":
-        flow = hf.exact.Oracle(Flow(Mixed(Vocab(2, 1))), toys.dirichlet(4, seed=1), 2, None)
+        flow = hf.exact.Oracle(Flow(Ramp(Vocab(2, 1))), toys.dirichlet(4, seed=1), 2, None)
         model = toys.Clocked.random(flow.space, 3)
         flow = hf.exact.Oracle(flow.flow, flow.q, 2, model)
     else:

@@ -1,10 +1,11 @@
 """Estimate: a number with its standard error, and how both are printed and stored."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
@@ -76,6 +77,8 @@ class Estimate:
     """Nats of each sequence if they are known, for comparisons on the same sequences."""
     diagnostics: Mapping[str, float] = field(default_factory=dict, compare=False)
     """Further means over sequences that show how reliable the estimate is."""
+    is_exact: bool = False
+    """Whether the nats of a sequence are its exact negative log-likelihood; then nothing is drawn."""
 
     @classmethod
     def of(cls, draws: Float[Tensor, "n R"], **what: object) -> "Estimate":
@@ -98,6 +101,30 @@ class Estimate:
             each=tuple(draws.mean(1).tolist()),
             **what,  # type: ignore[arg-type]
         )
+
+    @classmethod
+    def exact(cls, nats: Float[Tensor, " n"], **what: object) -> "Estimate":
+        """From the exact negative log-likelihoods of n independent sequences."""
+        mean, error = mean_and_error(nats)
+        return cls(
+            nats=mean,
+            stderr=error,
+            draw_stderr=0.0,
+            n=len(nats),
+            freedom=len(nats) - 1,
+            each=tuple(nats.tolist()),
+            is_bound=False,
+            is_exact=True,
+            **what,  # type: ignore[arg-type]
+        )
+
+    def of_rows(self, rows: Sequence[int]) -> "Estimate":
+        """The estimate for some of the sequences, at least two, from their values in `each`."""
+        values = [self.each[row] for row in rows]
+        nats, stderr = mean_and_error(torch.tensor(values, dtype=torch.float64))
+        draws = self.draw_stderr * math.sqrt(self.n / len(rows))
+        found = {"nats": nats, "stderr": stderr, "draw_stderr": draws, "n": len(rows), "freedom": len(rows) - 1}
+        return replace(self, **found, each=tuple(values))  # type: ignore[arg-type]
 
     @property
     def sequence_stderr(self) -> float:
@@ -146,5 +173,5 @@ class Estimate:
         return (
             f"{self.quantity}: ppl {plus_minus(self.ppl, self.ppl_stderr)} "
             f"({plus_minus(self.nats, self.stderr, 5)} nats per sequence of {self.length}), "
-            f"n={self.n}, eta={eta}, {'a bound' if self.is_bound else 'not a bound'}"
+            f"n={self.n}, eta={eta}, {'exact' if self.is_exact else 'a bound' if self.is_bound else 'not a bound'}"
         )

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..flow import Flow, check_network
-from ..network.network import Network
+from ..network.network import Network, check_labels
 from ..paths import PathSample
 from ..predictions import Evidence
 from ..scores import Scores
@@ -68,19 +69,24 @@ class BoundEstimator:
             raise ValueError("unigram must contain positive frequencies only. Add 1 to every count.")
 
     def estimate(
-        self, x1: Int[Tensor, "n L"], parts: list[tuple[Integral, Draws]], start: Tensor | float = 0.0, **what: object
+        self,
+        x1: Int[Tensor, "n L"],
+        parts: list[tuple[Integral, Draws]],
+        start: Tensor | float = 0.0,
+        labels: Int[Tensor, " n"] | None = None,
+        **what: object,
     ) -> Estimate:
         """The sum of several integrals for every sequence, each estimated from separate draws, plus `start`."""
-        self.check(x1)
+        self.check(x1, labels)
         replicates, strata = self.layout(len(x1))
         generator = torch.Generator().manual_seed(self.seed)
         rows = max(1, BLOCK // (replicates * strata * x1.shape[1]))
         tables = []
         with self.evaluation_mode():
-            for block in x1.split(rows):
-                many = block.repeat_interleave(replicates * strata, 0)
+            for block, own in zip(x1.split(rows), _split(labels, rows, x1), strict=True):
+                many, repeated = repeat_rows(replicates * strata, block, own)
                 x0 = self.flow.source.sample(*many.shape, generator=generator)
-                tables.append(self._sum(parts, x0, many, (len(block), replicates, strata), generator))
+                tables.append(self._sum(parts, x0, many, (len(block), replicates, strata), generator, repeated))
         values, columns = (torch.cat(table) for table in zip(*tables, strict=True))
         if self.unigram is not None:
             columns[..., 0] += self._log_unigram()[x1.cpu()].sum(1)[:, None, None]  # less its known mean
@@ -95,9 +101,10 @@ class BoundEstimator:
         x1: Int[Tensor, "N L"],
         shape: tuple[int, int, int],
         generator: torch.Generator,
+        labels: Int[Tensor, " N"] | None,
     ) -> tuple[Float[Tensor, "n R S"], Float[Tensor, "n R S C"]]:
         """Draws of the sum of the integrals, and the columns of their control variates."""
-        tables = [self.integrate(integral, by, x0, x1, shape, generator) for integral, by in parts]
+        tables = [self.integrate(integral, by, x0, x1, shape, generator, labels) for integral, by in parts]
         return torch.stack([values for values, _ in tables]).sum(0), torch.cat([columns for _, columns in tables], -1)
 
     def integrate(
@@ -108,6 +115,7 @@ class BoundEstimator:
         x1: Int[Tensor, "N L"],
         shape: tuple[int, int, int],
         generator: torch.Generator,
+        labels: Int[Tensor, " N"] | None = None,
     ) -> tuple[Float[Tensor, "n R S"], Float[Tensor, "n R S C"]]:
         """Draws of one integral by sequence, replicate and stratum, and the columns of their control variates."""
         n, replicates, strata = shape
@@ -117,14 +125,21 @@ class BoundEstimator:
             at.weight.repeat(n * replicates)
         )
         pieces = [
-            self._values(integral, draw.rows(piece), x0[piece].to(x1.device), x1[piece])
+            self._values(
+                integral,
+                draw.rows(piece),
+                x0[piece].to(x1.device),
+                x1[piece],
+                None if labels is None else labels[piece],
+            )
             for piece in (slice(i, i + batch) for i in range(0, len(x1), batch))
         ]
         nats, *unigram = (torch.cat(column).view(*shape, -1) for column in zip(*pieces, strict=True))
         rows = x1.view(*shape, -1)[:, 0, 0]
         positions = position_columns(noisy_coverage(draw).view(*shape, -1), nats, rows.cpu())
         if self.needs_end_correction(integral):
-            end = self._end_correction(integral, rows)
+            own = None if labels is None else labels.view(shape)[:, 0, 0]
+            end = self._end_correction(integral, rows, own)
             drawn = draw.weight[:, None] * end.repeated(replicates * strata).integrand(draw)
             nats = nats - drawn.view_as(nats) + end.total[:, None, None]
         columns = [*unigram, positions, stratum_trends(at).view(*shape, -1), legendre_columns(at).view(*shape, -1)]
@@ -134,24 +149,33 @@ class BoundEstimator:
         """Whether the end of the integral is added in closed form; with a disjoint source it is 0."""
         return integral.end_correction is not None and not self.flow.source.disjoint
 
-    def _end_correction(self, integral: Integral, x1: Int[Tensor, "n L"]) -> EndCorrection:
+    def _end_correction(
+        self, integral: Integral, x1: Int[Tensor, "n L"], labels: Int[Tensor, " n"] | None = None
+    ) -> EndCorrection:
         """The closed form of the end of the integral, from one network call at xt = x1 for each sequence."""
         assert integral.end_correction is not None
         found = []
-        for rows in x1.split(self._rows_per_call(x1)):
+        size = self._rows_per_call(x1)
+        for rows, own in zip(x1.split(size), _split(labels, size, x1), strict=True):
             t = torch.ones(len(rows), dtype=self._scores.caller.time_dtype, device=rows.device)
-            sample = PathSample(rows, rows, rows, t, torch.zeros_like(t)[:, None], torch.ones_like(t)[:, None])
+            none, one = torch.zeros_like(t)[:, None], torch.ones_like(t)[:, None]
+            sample = PathSample(rows, rows, rows, t, none, one, labels=own)
             found.append(integral.end_correction(self._scores(sample)))
         return EndCorrection.joined(found)
 
     def _values(
-        self, integral: Integral, draw: PathDraw, x0: Int[Tensor, "N L"], x1: Int[Tensor, "N L"]
+        self,
+        integral: Integral,
+        draw: PathDraw,
+        x0: Int[Tensor, "N L"],
+        x1: Int[Tensor, "N L"],
+        labels: Int[Tensor, " N"] | None = None,
     ) -> list[Float[Tensor, "N _"]]:
         """The weighted integrand at each draw and position, and its sum for the unigram network; one network call."""
         xt = torch.where(draw.noisy.to(x1.device), x0, x1)
         t = draw.point.t.to(self._scores.caller.time_dtype).to(x1.device)
         point = draw.point.to(x1.device)
-        sample = PathSample(x0, x1, xt, t, point.rest, point.speed)
+        sample = PathSample(x0, x1, xt, t, point.rest, point.speed, labels=labels)
         scores = self._scores(sample)
         sample = scores.sample
         nats = integral.terms(scores, point)
@@ -181,15 +205,16 @@ class BoundEstimator:
         replicates = max(2, math.ceil(16 / units))
         return replicates, max(1, self.draws // replicates)
 
-    def check(self, x1: Int[Tensor, "n L"]) -> None:
-        """Raise ValueError unless x1 contains data sequences of this flow."""
+    def check(self, x1: Int[Tensor, "n L"], labels: Int[Tensor, " n"] | None = None) -> None:
+        """Raise ValueError unless x1 contains data sequences of this flow, and `labels` those of the network."""
         self.flow.vocab.check_ids(x1, "(n, L)")
         if x1.numel() == 0:
             raise ValueError(
                 f"x1 must contain at least one sequence of at least one token, got shape {tuple(x1.shape)}."
             )
         self.flow.vocab.check_data(x1)
-        self.flow.schedule.check_length(x1.shape[1])
+        self.flow.check_length(x1.shape[1])
+        check_labels(self.model, labels, len(x1))
 
     def result(self, table: Float[Tensor, "units R"], x1: Int[Tensor, "n L"], calls: int, **what: object) -> Estimate:
         """The estimate from a table of independent units and their replicates."""
@@ -199,3 +224,16 @@ class BoundEstimator:
         assert self.unigram is not None
         frequencies = self.unigram.cpu().double()
         return (frequencies / frequencies.sum()).log()
+
+
+def repeat_rows(
+    times: int, x: Int[Tensor, "n L"], labels: Int[Tensor, " n"] | None
+) -> tuple[Int[Tensor, "N L"], Int[Tensor, " N"] | None]:
+    """Each sequence, and its label on the same device, `times` times."""
+    own = None if labels is None else labels.to(x.device).repeat_interleave(times)
+    return x.repeat_interleave(times, 0), own
+
+
+def _split(labels: Tensor | None, size: int, x1: Int[Tensor, "n L"]) -> Sequence[Tensor | None]:
+    """The labels in parts of `size`, as many as x1 has."""
+    return [None] * math.ceil(len(x1) / size) if labels is None else labels.split(size)

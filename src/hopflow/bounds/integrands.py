@@ -12,7 +12,7 @@ from torch import Tensor
 from ..divergences import implied_terms, kernel_divergence, proposal_divergence, rate_divergence
 from ..schedules import Schedule
 from ..scores import Scores
-from ..velocities import Eta, eta_at, step_sizes
+from ..velocities import Eta, eta_at, refresh_chances, step_sizes, with_refresh
 from .monte_carlo import PathDraw, TimePoint, continuous
 
 END = 0.1
@@ -93,11 +93,12 @@ class Rates(Integral):
 
 @dataclass(frozen=True)
 class Steps(Integral):
-    """Σ_n of the kernel divergence over the steps of an N-step sampler.  theory.md (B_N)"""
+    """Σ_n of the kernel divergence over the steps of an N-step sampler, with or without refresh.  theory.md (B_N)"""
 
     schedule: Schedule
     steps: int
     eta: Eta
+    refresh: float | int = 0.0
 
     def clock(self, u: Float[Tensor, " N"], position: Int[Tensor, " N"]) -> TimePoint:
         grid = torch.arange(self.steps + 1, dtype=u.dtype, device=u.device) / self.steps  # n/N, never accumulated
@@ -109,8 +110,13 @@ class Steps(Integral):
     def terms(self, scores: Scores, point: TimePoint) -> Float[Tensor, "N L"]:
         eta = eta_at(self.eta, point.t)[:, None]
         r, s = step_sizes(point.rest, point.speed, eta)
-        dtype = scores.sample.rest.dtype
-        return kernel_divergence(scores, r.to(dtype), s.to(dtype), spread=self.eta != 0)
+        dtype, spread = scores.sample.rest.dtype, self.eta != 0
+        if self.refresh == 0:
+            return kernel_divergence(scores, r.to(dtype), s.to(dtype), spread)
+        chances = refresh_chances(self.refresh, self.steps).to(point.t)
+        chance = chances[(point.t * self.steps).round().long()][:, None]
+        r, s, renoise = with_refresh(r, s, point.rest - point.speed, chance)
+        return kernel_divergence(scores, r.to(dtype), s.to(dtype), spread, renoise.expand_as(r).to(dtype))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ def literal_second_bound(
     seed: int = 0,
     batch: int | None = None,
     precision: str = "auto",
+    labels: Int[Tensor, " n"] | None = None,
 ) -> Estimate:
     """The paper's second bound as printed, Alg. 3 [alg2], for a single mask; its mean equals that of the first bound.
 
@@ -36,4 +37,4 @@ def literal_second_bound(
         )
     estimator = BoundEstimator(model, flow, draws, seed, batch, precision=precision)
     parts: list[tuple[Integral, Draws]] = [(LiteralSecond(flow.schedule), Forced(noise=0.4, data=0.4, grade=1.0))]
-    return estimator.estimate(x1, parts, quantity="literal_second", eta=0.0, is_bound=True)
+    return estimator.estimate(x1, parts, labels=labels, quantity="literal_second", eta=0.0, is_bound=True)

@@ -22,15 +22,15 @@ class NetworkScores:
         self.flow = flow
         self.dtype = ""
 
-    def features(self, xt: Tensor, t: Tensor) -> Tensor:
-        """What the heads of the network read; one call."""
-        with self.caller.use_precision(xt.device) as self.dtype:
-            return self.caller.features(xt, t)
+    def features(self, *inputs: Tensor) -> Tensor:
+        """What the heads of the network read, for (xt, t) or (xt, t, labels); one call."""
+        with self.caller.use_precision(inputs[0].device) as self.dtype:
+            return self.caller.features(*inputs)
 
-    def x0_features(self, features: Tensor, xt: Tensor, t: Tensor) -> Tensor:
-        """What the x0_head of the network reads, from the features at xt."""
-        with self.caller.use_precision(xt.device):
-            return self.caller.x0_features(features, xt, t)
+    def x0_features(self, features: Tensor, *inputs: Tensor) -> Tensor:
+        """What the x0_head of the network reads, from the features of these inputs."""
+        with self.caller.use_precision(inputs[0].device):
+            return self.caller.x0_features(features, *inputs)
 
     def __call__(self, sample: PathSample, features: Tensor | None = None) -> Scores:
         """Call the network; times are in the type of the logits, at least float32.
@@ -41,7 +41,7 @@ class NetworkScores:
             if self.caller.has_head:
                 timed = _timed(sample, self.caller.time_dtype)
                 return self.flow.ask(self.caller, timed, features=features)
-            logits: Tensor = self.caller.model(sample.xt, sample.t)
+            logits: Tensor = self.caller.model(*sample.inputs)
         if self.dtype == "unknown":
             self.dtype = str(logits.dtype).removeprefix("torch.")
         return self.flow.scores(logits, _timed(sample, torch.promote_types(logits.dtype, torch.float32)))

@@ -17,7 +17,7 @@ from ..flow import Flow, check_network
 from ..network.network import Network
 from ..network.precision import widest_float
 from ..sources import Source
-from ..velocities import Eta, eta_at
+from ..velocities import Eta, eta_at, refresh_chances
 from .estimate import Estimate
 from .estimator import BoundEstimator, choose_draws, only_first_redraws_count
 from .integrands import Integral, LastStep, Proposal, Rates, Steps
@@ -31,6 +31,7 @@ def nll_bound(
     *,
     eta: Eta = 0.0,
     steps: int | None = None,
+    refresh: float | int = 0.0,
     end: float = 0.0,
     draws: int = 16,
     by: Draws | None = None,
@@ -39,10 +40,12 @@ def nll_bound(
     batch: int | None = None,
     characters: float | None = None,
     precision: str = "auto",
+    labels: Int[Tensor, " n"] | None = None,
 ) -> Estimate:
     """Upper bound on -log p_θ(x1), where p_θ is the distribution of samples drawn with this η.
 
-    `eta=0` is b0 and `eta=1` is b1, theory.md (B). With `steps=N` it is bn, the bound for N-step samples, (B_N).
+    `eta=0` is b0 and `eta=1` is b1, theory.md (B). With `steps=N` it is bn, the bound for N-step samples, (B_N),
+    with `refresh=R` those of `Euler(N, refresh=R)`.
     `end=δ` bounds the continuous sampler that stops at 1-k = δ and redraws every position once there.
 
     draws: random points per sequence, split into two or more replicates from which the error is computed. There are at
@@ -53,6 +56,7 @@ def nll_bound(
     batch: sequences per network call; a value that suits the device by default. It does not change the result.
     precision: float type of the network up to its head (the head runs in float32). `auto` is bf16 on a GPU that
     supports it, as in `generate`. The estimate's `dtype` names the type that was used.
+    labels: the label of each sequence, for a network with labels: the bound is on -log p_θ(x1 | label).
 
     >>> import torch, hopflow as hf
     >>> flow = hf.Flow(hf.Mask(hf.Vocab(2, masks=1)))
@@ -63,26 +67,30 @@ def nll_bound(
     2.0794 nats per sequence, perplexity 2.0000
     """
     check_network(model, flow)
-    _check_sampler(flow, eta, steps, end)
+    _check_sampler(flow, eta, steps, refresh, end)
     if unigram is not None and (eta != 1 or steps is not None or end > 0):
         raise ValueError("unigram has a known mean only for eta=1 in continuous time: leave out steps and end.")
     by = choose_draws(by, count_is_exact=steps is None and end == 0 and only_first_redraws_count(flow))
-    integral: Integral = Rates(flow.schedule, eta, end) if steps is None else Steps(flow.schedule, steps, eta)
+    integral: Integral = Rates(flow.schedule, eta, end) if steps is None else Steps(flow.schedule, steps, eta, refresh)
     parts = [(integral, by)]
     if end > 0:
         parts.append((LastStep(flow.schedule, end), Forced(noise=0.0, grade=1.0)))
     name = "bn" if steps is not None else "b_eta" if callable(eta) else f"b{eta:g}"
     estimator = BoundEstimator(model, flow, draws, seed, batch, unigram, precision)
-    return estimator.estimate(x1, parts, quantity=name, eta=eta, is_bound=True, characters=characters)
+    return estimator.estimate(x1, parts, quantity=name, eta=eta, is_bound=True, characters=characters, labels=labels)
 
 
-def _check_sampler(flow: Flow, eta: Eta, steps: int | None, end: float) -> None:
+def _check_sampler(flow: Flow, eta: Eta, steps: int | None, refresh: float | int, end: float) -> None:
     """Raise ValueError if the bound of this sampler does not exist or is infinite."""
     eta_at(eta, torch.zeros(1))  # raises ValueError if η is negative or infinite
     if not 0 <= end < 1:
         raise ValueError(f"end, the 1-k at which the sampler stops, must be ≥ 0 and < 1, got {end}.")
     if steps is not None and not (isinstance(steps, numbers.Integral) and steps >= 1):
         raise ValueError(f"steps must be an integer ≥ 1, got {steps!r}.")
+    if steps is not None:
+        refresh_chances(refresh, steps)  # raises ValueError for an invalid R
+    elif refresh != 0:
+        raise ValueError(f"refresh={refresh} belongs to a sampler in steps: pass steps=N, too, or leave refresh out.")
     if steps is None and end == 0 and not flow.prediction.has_finite_bounds(flow.source):
         raise ValueError(
             f"the continuous-time bound is infinite with {type(flow.prediction).__name__} and "
@@ -105,6 +113,7 @@ def kappa_bound(
     batch: int | None = None,
     characters: float | None = None,
     precision: str = "auto",
+    labels: Int[Tensor, " n"] | None = None,
 ) -> Estimate:
     """`bk`: another bound for the sampler with η = 0, if the source draws exactly the data tokens.  theory.md (B_κ)
 
@@ -114,14 +123,15 @@ def kappa_bound(
     if not flow.source.full:
         raise ValueError(
             f"B_κ needs a source that draws every data token and no mask; {type(flow.source).__name__} does not. "
-            f"For a disjoint source use nll_bound(eta=0), which is tight; for bag-of-words, smooth the frequencies."
+            f"For a disjoint source use nll_bound(eta=0), which is tight; for Mixed, reversal_bound; for bag-of-words, "
+            f"smooth the frequencies."
         )
     if not flow.prediction.has_finite_bounds(flow.source):
         raise ValueError(f"B_κ is infinite with {type(flow.prediction).__name__}. Use prediction=Evidence().")
     estimator = BoundEstimator(model, flow, draws, seed, batch, precision=precision)
     parts: list[tuple[Integral, Draws]] = [(Proposal(flow.schedule), Forced())]
     start = proposal_start(flow.source, x1).sum(1)
-    return estimator.estimate(x1, parts, start, quantity="bk", eta=0.0, is_bound=True, characters=characters)
+    return estimator.estimate(x1, parts, start, labels, quantity="bk", eta=0.0, is_bound=True, characters=characters)
 
 
 def proposal_start(source: Source, x1: Int[Tensor, "n L"]) -> Float[Tensor, "n L"]:

@@ -23,6 +23,7 @@ def precise_perplexity(
     batch: int | None = None,
     characters: float | None = None,
     precision: str = "auto",
+    labels: Int[Tensor, " n"] | None = None,
 ) -> Estimate:
     """`precise`: -log p_θ(x1) at η = 0, with the ratios of p_θ that the network implies in place of the true ones.
 
@@ -39,4 +40,6 @@ def precise_perplexity(
     parts: list[tuple[Integral, Draws]] = [
         (Precise(flow.schedule), choose_draws(by, count_is_exact=only_first_redraws_count(flow)))
     ]
-    return estimator.estimate(x1, parts, quantity="precise", eta=0.0, is_bound=False, characters=characters)
+    return estimator.estimate(
+        x1, parts, labels=labels, quantity="precise", eta=0.0, is_bound=False, characters=characters
+    )

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..flow import Flow
-from ..network.network import Network, device_of
-from ..sampling.generate import generate
+from ..network.network import Network, check_labels, device_of
+from ..sampling.generate import SamplingOptions, generate
 from ..sampling.random_draws import RandomStreams
 from ..system.hints import did_you_mean
 from ..velocities import Eta, eta_at
@@ -63,6 +63,7 @@ def reversal_bound(
     x1: Int[Tensor, "n L"],
     *,
     characters: float | None = None,
+    labels: Int[Tensor, " n"] | None = None,
     progress: Callable[[int, int], None] = lambda done, count: None,
     **options: Unpack[ReversalOptions],
 ) -> ReversalEstimate:
@@ -75,20 +76,28 @@ def reversal_bound(
     Tokens are redrawn from the source, which is the exact reversal for a perfect network and independent pairs. For a
     flow with a coupling and η = 0 they are redrawn from p_{0|t}: that of the network's x0_head (`predict_x0=True`), or
     that of `x0`. `ReversalOptions` lists the keywords; `characters` is the mean number of characters of a sequence.
+    `labels` are those of the sequences, for a network with labels.
 
     The random numbers of a path depend on (seed, sequence, path) only, not on `batch` or `paths`.
     """
     chosen = _with_defaults(options)
     _check(flow, x1, chosen)
+    check_labels(model, labels, len(x1))
     reversed_paths = _reversed_paths(model, flow, chosen, x1.device)
     with reversed_paths.scores.caller.evaluation_mode():
-        log_w = _log_weights(reversed_paths, x1, chosen, progress)
+        log_w = _log_weights(reversed_paths, x1, labels, chosen, progress)
     facts = _facts(reversed_paths, chosen["eta"], x1, characters)
     return ReversalEstimate.of_weights(log_w, quantity="br", is_bound=True, **facts)
 
 
 def reversal_certificate(
-    model: Network, flow: Flow, *, n: int, length: int, **options: Unpack[ReversalOptions]
+    model: Network,
+    flow: Flow,
+    *,
+    n: int,
+    length: int,
+    labels: Int[Tensor, " n"] | None = None,
+    **options: Unpack[ReversalOptions],
 ) -> tuple[ReversalEstimate, ReversalEstimate]:
     """`br` and `br_lower` on n samples of the model: upper and lower bound on -log p_θ of its samples, in expectation.
 
@@ -104,17 +113,18 @@ def reversal_certificate(
         )
     chosen = _with_defaults(options)
     steps, eta, seed = chosen["steps"], chosen["eta"], chosen["seed"]
-    drawn = generate(
-        model, flow, n=n, length=length, steps=steps, eta=eta, seed=seed, precision=chosen["precision"], trajectory=True
-    )
+    drawing: SamplingOptions = {"steps": steps, "eta": eta, "seed": seed, "precision": chosen["precision"]}
+    drawing |= {"labels": labels, "trajectory": True}
+    drawn = generate(model, flow, n=n, length=length, **drawing)
     independent: ReversalOptions = {**chosen, "seed": seed + 1}
-    upper = reversal_bound(model, flow, drawn.tokens, **independent)
+    upper = reversal_bound(model, flow, drawn.tokens, labels=labels, **independent)
     reversed_paths = _reversed_paths(model, flow, chosen, device_of(model))
     states = [drawn.at(k / steps) for k in range(steps)] + [drawn.tokens]
     rows = chosen["batch"] or reversed_paths.batch(length)
     with reversed_paths.scores.caller.evaluation_mode():
-        pieces = zip(*(x.split(rows) for x in states), strict=True)
-        own = torch.cat([reversed_paths.log_weights_of(piece) for piece in pieces]).cpu()
+        pieces = list(zip(*(x.split(rows) for x in states), strict=True))
+        given = [None] * len(pieces) if labels is None else labels.split(rows)
+        own = torch.cat([reversed_paths.log_weights_of(*both) for both in zip(pieces, given, strict=True)]).cpu()
     log_w = torch.cat([own[:, None], upper.log_weights[:, 1:]], 1)
     facts = _facts(reversed_paths, eta, drawn.tokens, None) | {"calls": upper.calls}
     return upper, ReversalEstimate.of_weights(log_w, quantity="br_lower", is_bound=False, **facts)
@@ -125,11 +135,16 @@ def is_consistent(flow: Flow) -> bool:
 
     No token is redrawn to a token with p0 = 0, and a prediction such as Plain may leave such tokens in a path.
     """
-    possible = flow.source.token_probs()[: flow.vocab.data] > 0
+    possible = flow.source.token_probs()[..., : flow.vocab.data] > 0
     return flow.prediction.has_finite_bounds(flow.source) or bool(possible.all())
 
 
 def _with_defaults(options: ReversalOptions) -> ReversalOptions:
+    if "refresh" in options:
+        raise ValueError(
+            "br does not exist for a sampler with refresh: a refresh draws a token anew whatever it was, and the time "
+            "reversal that br draws paths from does not undo that. Use nll_bound(steps=N, refresh=R)."
+        )
     for key in options:
         if key not in DEFAULTS:
             hint = did_you_mean(key, DEFAULTS) or f"options are {', '.join(DEFAULTS)}"
@@ -153,6 +168,7 @@ def _reversed_paths(model: Network, flow: Flow, chosen: ReversalOptions, device:
 def _log_weights(
     reversed_paths: ReversedPaths,
     x1: Int[Tensor, "n L"],
+    labels: Int[Tensor, " n"] | None,
     chosen: ReversalOptions,
     progress: Callable[[int, int], None],
 ) -> Float[Tensor, "n K"]:
@@ -162,7 +178,8 @@ def _log_weights(
     for some in torch.arange(len(x1) * paths).split(chosen["batch"] or reversed_paths.batch(x1.shape[1])):
         row, path = some // paths, some % paths
         streams = RandomStreams(chosen["seed"], ((path << 32) + row).tolist())
-        found.append(reversed_paths.log_weights(x1[row.to(x1.device)], streams).cpu())
+        own = None if labels is None else labels[row.to(labels.device)]
+        found.append(reversed_paths.log_weights(x1[row.to(x1.device)], streams, own).cpu())
         if bool(torch.isnan(found[-1]).any()):
             raise ValueError("the network returned NaN: check its weights and its inputs.")
         progress(int(some[-1] + 1) // paths, len(x1))
@@ -195,4 +212,4 @@ def _check(flow: Flow, x1: Int[Tensor, "n L"], chosen: ReversalOptions) -> None:
     if x1.numel() == 0:
         raise ValueError(f"x1 must contain at least one sequence of at least one token, got {tuple(x1.shape)}.")
     flow.vocab.check_data(x1)
-    flow.schedule.check_length(x1.shape[1])
+    flow.check_length(x1.shape[1])

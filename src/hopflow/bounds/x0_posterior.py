@@ -46,7 +46,8 @@ class X0Posterior:
 
         def rows(row: Tensor, position: Tensor) -> Tensor:
             found = _at_least_float32(logits[row, position].to(xt.device))
-            return torch.where(possible, found, -torch.inf).log_softmax(-1)
+            here = possible if source.shared else possible[position]
+            return torch.where(here, found, -torch.inf).log_softmax(-1)
 
         def other(row: Tensor, position: Tensor) -> Tensor:
             without = rows(row, position).scatter(-1, xt[row, position][:, None], -torch.inf)
@@ -104,10 +105,23 @@ class X0Posterior:
         return torch.cat(found) if found else torch.empty(0, dtype=dtype, device=where.device)
 
 
+def possible_tokens(source: Source) -> Bool[Tensor, " V"]:
+    """The tokens that the source draws; raises ValueError if they differ between positions: a head has one bias."""
+    possible = source.probs_on(torch.device("cpu")) > 0
+    if source.shared:
+        return possible
+    if not bool((possible == possible[0]).all()):
+        raise ValueError(
+            f"a head for x0 needs the same possible tokens at every position, and {type(source).__name__} draws "
+            f"different ones: smooth the frequencies, or set predict_x0=false."
+        )
+    return possible[0]
+
+
 def _restricted(linear: nn.Linear, source: Source) -> nn.Linear:
     """The layer with a bias of -inf for tokens with p0 = 0; the weights are shared."""
     out, features = linear.weight.shape
-    possible = source.probs_on(linear.weight.device) > 0
+    possible = possible_tokens(source).to(linear.weight.device)
     bias = torch.zeros_like(linear.weight[:, 0]) if linear.bias is None else linear.bias
     found = nn.Linear(features, out, device="meta").requires_grad_(False)
     found.weight = nn.Parameter(linear.weight.detach(), requires_grad=False)
