@@ -118,8 +118,9 @@ def test_every_damage_is_found_and_the_checkpoint_before_it_is_used(tmp_path):
 
 
 @pytest.mark.torture
-def test_a_thousand_damages_are_found(tmp_path):
+def test_a_thousand_damages_are_found(tmp_path, tries):
     mutate(tmp_path, 1000, seed=1)
+    tries["damages"] += 1000
 
 
 def test_a_pickle_inside_a_consistent_folder_is_refused_and_never_run(tmp_path):
@@ -292,8 +293,9 @@ def test_a_process_killed_while_saving_leaves_a_complete_checkpoint_and_no_tempo
 
 @pytest.mark.torture
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_two_hundred_kills_while_saving_each_leave_a_complete_checkpoint(tmp_path):
+def test_two_hundred_kills_while_saving_each_leave_a_complete_checkpoint(tmp_path, tries):
     kill_while_saving(tmp_path, 200, seed=1)
+    tries["kills"] += 200
 
 
 SPECIAL = {

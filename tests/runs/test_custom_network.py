@@ -16,7 +16,7 @@ import hopflow as hf
 from hopflow.flow import Flow
 from hopflow.models.model import Model
 from hopflow.recipes import build, resolve
-from hopflow.runs import custom_network, pretrained
+from hopflow.runs import config_file, custom_network
 from hopflow.runs.custom_network import load_class
 from hopflow.sources import Mask
 from hopflow.vocab import Vocab
@@ -214,7 +214,7 @@ def test_a_config_of_the_first_version_without_arguments_is_still_read(tmp_path)
     hf.save_pretrained(tmp_path, Plain(Vocab(5, 3)))
     config = json.loads((tmp_path / "config.json").read_text())
     del config["model"]["arguments"]
-    config["sha256"]["config.json"] = pretrained._digest(config)
+    config["sha256"]["config.json"] = config_file.digest(config)
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert type(hf.from_pretrained(tmp_path, model=Plain(Vocab(5, 3))).model) is Plain
 
@@ -229,7 +229,7 @@ def test_a_constructor_that_fails_is_named_with_its_arguments(tmp_path):
     hf.save_pretrained(tmp_path, Configured(5, 3))
     config = json.loads((tmp_path / "config.json").read_text())
     config["model"]["arguments"]["tokens"] = 0
-    config["sha256"]["config.json"] = pretrained._digest(config)
+    config["sha256"]["config.json"] = config_file.digest(config)
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"Configured\(tokens=0, masks=3\) fails"):
         hf.from_pretrained(tmp_path, model_class=Configured)

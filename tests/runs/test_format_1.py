@@ -15,7 +15,7 @@ import torch
 import hopflow as hf
 from hopflow.models import Size, Transformer, sizes
 from hopflow.recipes import build, resolve
-from hopflow.runs import checkpoint, pretrained
+from hopflow.runs import checkpoint, config_file
 from hopflow.runs.run_folder import read_recipe
 
 HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def remove_newer_keys(run: Path) -> None:
     config["model"] = without(config["model"], REMOVED["model"])
     config["flow"]["coupling"] = without(config["flow"]["coupling"], REMOVED["coupling"])
     del config["flow"]["schedule"], config["recipe"]
-    config["sha256"]["config.json"] = pretrained._digest(config)
+    config["sha256"]["config.json"] = config_file.digest(config)
     (folder / "config.json").write_text(json.dumps(config))
     state = json.loads((folder / "state.json").read_text().rsplit("\n", 2)[0])
     data = (folder / "config.json").read_bytes()

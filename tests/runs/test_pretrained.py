@@ -19,7 +19,7 @@ from hopflow.costs import SquaredEmbedding
 from hopflow.couplings import ExactOT
 from hopflow.flow import Flow
 from hopflow.models import MLP, Causal, Size, Transformer
-from hopflow.runs import pretrained
+from hopflow.runs import config_file, pretrained
 from hopflow.runs.pretrained import from_pretrained, save_pretrained
 from hopflow.sources import MultiMask, Uniform
 from hopflow.system import atomic
@@ -47,7 +47,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 def rewrite(folder: Path, **changes) -> None:
     """Edit a config as somebody who knows the format would: the sha256 of its content fits again."""
     config = {**json.loads((folder / "config.json").read_text()), **changes}
-    config["sha256"]["config.json"] = pretrained._digest(config)
+    config["sha256"]["config.json"] = config_file.digest(config)
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -127,6 +127,7 @@ def test_the_config_is_readable_and_complete(tmp_path):
         "recompute": False,
         "predict_x0": False,
         "x0_width": 64,
+        "labels": 0,
     }
     assert config["flow"]["source"]["kind"] == "MultiMask"
     assert set(config["sha256"]) == {"config.json", "model.safetensors"}

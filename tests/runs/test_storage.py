@@ -7,12 +7,12 @@ from typing import Literal
 
 import pytest
 import torch
-from cases import SOURCES, VOCAB, Mixed, name
+from cases import BY_POSITION, SOURCES, VOCAB, Ramp, name
 from toys import dirichlet
 
 from hopflow import costs, couplings, objectives, predictions, schedules
 from hopflow.costs import Cost, Hamming, OneStepLikelihood, SequenceCost, SquaredEmbedding, TokenMatrix
-from hopflow.couplings import Coupling, ExactOT, SinkhornOT
+from hopflow.couplings import Coupling, ExactOT, Rectified, SinkhornOT
 from hopflow.flow import Flow
 from hopflow.models.model import Model
 from hopflow.objectives import Bound, NoisyCrossEntropy, Objective
@@ -27,16 +27,16 @@ from hopflow.vocab import Vocab
 POSITIONAL = Positional((Linear(), Polynomial(0.1), Cosine()))
 FAMILIES = {
     Vocab: (VOCAB, Vocab(50_257, 50_257)),
-    Source: SOURCES,
+    Source: (*SOURCES, BY_POSITION),
     Schedule: (*schedules.EXAMPLES, POSITIONAL),
     Prediction: predictions.EXAMPLES,
     SequenceCost: costs.EXAMPLES,
     Pick: (*plan_sampling.EXAMPLES, Permutation(12)),
-    Coupling: (*couplings.EXAMPLES, *(ExactOT(cost) for cost in costs.EXAMPLES)),
+    Coupling: (*couplings.EXAMPLES, *(ExactOT(cost) for cost in costs.EXAMPLES), Rectified("pairs", 0.1)),
     Objective: objectives.EXAMPLES,
     Flow: (
         Flow(MultiMask(VOCAB)),
-        Flow(Mixed(VOCAB), POSITIONAL, Carry(), SinkhornOT(SquaredEmbedding(), 0.1, Permutation(9)), Bound(1)),
+        Flow(Ramp(VOCAB), POSITIONAL, Carry(), SinkhornOT(SquaredEmbedding(), 0.1, Permutation(9)), Bound(1)),
         Flow(MultiMask(VOCAB), coupling=ExactOT(OneStepLikelihood(8)), objective=NoisyCrossEntropy()),
     ),
 }

@@ -5,8 +5,6 @@ A saved network names its class, but a file never causes an import. The user nam
 too.
 """
 
-import importlib
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +16,8 @@ from torch import nn
 from ..flow import Flow
 from ..models.model import Model
 from ..models.sizes import Size
-from ..network.network import NetworkCaller
+from ..network.network import NetworkCaller, label_count
+from ..system.typed_import import import_typed, split_typed
 from ..vocab import Vocab
 from .storage import Plain, arguments, from_plain, kinds, to_plain, value_from_plain, value_to_plain
 
@@ -69,9 +68,10 @@ def check_call(model: nn.Module, flow: Flow, length: int, device: torch.device) 
     except MISTAKES as error:
         if isinstance(model, Model) or is_out_of_memory(error):
             raise
+        takes = "(xt, t, labels)" if label_count(model) else "(xt, t)"
         raise ValueError(
             f"{name} fails on tokens of shape (1, {length}): {type(error).__name__}: {error}\n"
-            f"a network takes (xt, t) and returns logits of shape (batch, length, {flow.vocab.data})"
+            f"a network takes {takes} and returns logits of shape (batch, length, {flow.vocab.data})"
         ) from error
 
 
@@ -91,10 +91,8 @@ def load_class(text: str) -> type[nn.Module]:
     The current directory is searched after all installed packages. Call this only with text that the user has typed,
     never with text from a file: importing a module runs its code.
     """
-    module, _, name = text.partition(":")
-    if not is_class(text) or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-        raise ValueError(f"model={text} is not a class: write model=package.module:Class")
-    found: Any = _import(module, text)
+    module, name = split_typed(text, "model", "package.module:Class")
+    found = import_typed(module, text, "model")
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"model={text}: {module} has no {part}; its networks are: {_networks(found)}")
@@ -102,25 +100,6 @@ def load_class(text: str) -> type[nn.Module]:
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ValueError(f"model={text} is not a subclass of torch.nn.Module")
     return register(found)
-
-
-def _import(module: str, text: str) -> Any:
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
-        importlib.invalidate_caches()
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = f"there is no module {error.name}" if error.name else str(error)
-        advice = "Run hopflow in the folder that contains the module, or install its package."
-        raise ValueError(f"model={text} cannot be imported: {missing}. {advice}") from None
-    except Exception as error:  # the module's own code may raise anything
-        raise ValueError(f"model={text} cannot be imported: {type(error).__name__}: {error}") from error
-    finally:
-        if added:
-            sys.path.remove(here)
 
 
 def _networks(module: Any) -> str:

@@ -1,13 +1,19 @@
-"""Trained networks of hopflow's repository, found by their name in a clone."""
+"""Networks that are named instead of their folder: those of hopflow's repository, in a clone, and those of the hub."""
 
 from pathlib import Path
 
-from .pretrained import CONFIG
+from . import hub
+from .config_file import CONFIG
 
 NAMES = ("novels",)
 FOLDER = "pretrained"
 _CLONE = Path(__file__).parents[3]
 """The folder that contains src/, if the package is used from a clone."""
+
+
+def network_place(text: str) -> str | Path:
+    """What `from_pretrained` takes for the network that a user has named: `hub:user/name`, or a folder."""
+    return text if hub.prefixed(text) is not None else network_folder(text)
 
 
 def network_folder(text: str) -> Path:

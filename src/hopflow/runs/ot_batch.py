@@ -70,7 +70,7 @@ class Share:
             return cls(dist.get_rank(), dist.get_world_size())
         return cls()
 
-    def take(self, rows: Shaped[Tensor, "n L"], batch: int) -> Shaped[Tensor, "m L"]:
+    def take(self, rows: Shaped[Tensor, "n *rest"], batch: int) -> Shaped[Tensor, "m *rest"]:
         """The rows of this share; `rows` holds consecutive flow batches of `batch` rows."""
         return self._parts(rows, batch)[:, self.rank].flatten(0, 1)
 
@@ -83,7 +83,7 @@ class Share:
         each = batch // self.world
         return torch.stack([part.unflatten(0, (-1, each)) for part in parts], 1).flatten(0, 2)
 
-    def _parts(self, rows: Shaped[Tensor, "n L"], batch: int) -> Shaped[Tensor, "k w b L"]:
+    def _parts(self, rows: Shaped[Tensor, "n *rest"], batch: int) -> Shaped[Tensor, "k w b *rest"]:
         return rows.unflatten(0, (-1, self.world, batch // self.world))
 
 

@@ -4,37 +4,30 @@ The config is written last and names its weights by their sha256. A second save 
 until then: after a power cut the folder contains the old network or the new one. No pickle is ever read.
 """
 
-import errno
 import hashlib
 import json
 import os
-import re
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..flow import Flow
-from ..system import atomic, bounded_json, regular_file
+from ..network.labels import check_names, listed
+from ..system import atomic
 from ..vocab import Vocab
+from . import config_file, hub, hub_upload
+from .config_file import CONFIG, FORMAT, VERSION, WEIGHTS
 from .custom_network import build_network, describe_network, register
 from .storage import from_plain, to_plain
 from .weights import DamagedFile, fill, pack, split, tensors_of, verify
 
-VERSION = 1
-CONFIG = "config.json"
 STEMS = ("model", "model.2")
 """Names of the weights without their ending; the second is used while the current config still refers to the first."""
-WEIGHTS = re.compile(r"(model|model\.2)(-[1-9]\d{0,3}-of-([1-9]\d{0,3}))?\.safetensors", re.ASCII)
-"""model.safetensors, or model-1-of-2.safetensors and model-2-of-2.safetensors."""
-LARGEST_CONFIG = 1 << 28
-"""Bytes; a tokenizer with a million tokens has about a tenth of it."""
-REQUIRED = {"format", "version", "model", "sha256"}
-OPTIONAL = {"flow": None, "tokenizer": None, "recipe": None}
-"""Keys that a config may lack, and their defaults. A key that is added later belongs here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +42,15 @@ class Pretrained:
     """The sha256 of the weights, by file name."""
     folder: Path
     """The folder that was read: for a run, that of its newest readable checkpoint."""
+    label_names: tuple[str, ...] = ()
+    """The names of the labels of the data, in the order of their numbers."""
+    origin: str | None = None
+    """`hub:user/name@COMMIT`, if the network was loaded from the hub."""
 
     def __str__(self) -> str:
         count = sum(parameter.numel() for parameter in self.model.parameters())
         lines = [
-            f"saved network in {self.folder}",
+            f"saved network in {self.origin or self.folder}",
             f"  model      {type(self.model).__name__}, {count:,} parameters",
             f"  flow       {'none' if self.flow is None else self.flow}".replace("\n", "\n             "),
             f"  tokenizer  {_tokenizer_line(self.tokenizer)}",
@@ -61,7 +58,27 @@ class Pretrained:
         if self.recipe:
             keys = [key for key in ("name", "data", "steps", "length") if self.recipe.get(key) is not None]
             lines.append("  recipe     " + (", ".join(f"{key}={self.recipe[key]}" for key in keys) or "custom"))
+        if self.label_names:
+            lines.append(f"  labels     {listed(self.label_names)}")
         return "\n".join(lines)
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool | None = None,
+        license: str | None = None,
+        evaluation: Iterable[Any] | None = None,
+    ) -> str:
+        """Upload the saved files and a model card to `user/name` on the Hugging Face hub, in one commit.
+
+        Returns `user/name@COMMIT`, which `from_pretrained` takes. The card has the rows of the run's eval.json that
+        belong to this checkpoint, or the rows of `hf.evaluate` passed as `evaluation`. `private` applies to a new
+        repository. Changes made to `model` after it was loaded are not part of it.
+        """
+        rows = None if evaluation is None else [row.as_json() for row in evaluation]
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return hub_upload.push(name, self.folder, parameters=parameters, private=private, license=license, rows=rows)
 
 
 def _tokenizer_line(tokenizer: Any) -> str:
@@ -78,11 +95,13 @@ def save_pretrained(
     *,
     tokenizer: Any = None,
     recipe: dict[str, Any] | None = None,
+    label_names: Sequence[str] = (),
     largest_file: int | None = None,
 ) -> Path:
     """Save a network with its flow, tokenizer and recipe; the tokenizer is any object with `to_json() -> dict`.
 
-    With `largest_file`, the weights are split into files of at most so many bytes.
+    `label_names` are those of the data, `corpus.label_names`, for a network with labels. With `largest_file`, the
+    weights are split into files of at most so many bytes.
 
     The network may be of your own class: its constructor arguments are stored if the network has them as attributes of
     the same names, or a method `config()` that returns them as a dict. Without them only the weights are stored.
@@ -92,7 +111,7 @@ def save_pretrained(
     if tokenizer is not None and not hasattr(tokenizer, "to_json"):
         raise ValueError(f"tokenizer must have a method to_json, such as corpus.tokenizer, got {tokenizer!r}.")
     model = _uncompiled(model)
-    config = describe(model, flow, tokenizer=tokenizer, recipe=recipe)
+    config = describe(model, flow, tokenizer=tokenizer, recipe=recipe, label_names=label_names)
     groups = split(tensors_of(model), largest_file)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,18 +136,26 @@ def _stem(name: str) -> str:
 
 
 def describe(
-    model: nn.Module, flow: Flow | None = None, *, tokenizer: Any = None, recipe: dict[str, Any] | None = None
+    model: nn.Module,
+    flow: Flow | None = None,
+    *,
+    tokenizer: Any = None,
+    recipe: dict[str, Any] | None = None,
+    label_names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The content of a config as JSON data, without the sha256 that `sealed` adds."""
     check_vocab(model, flow)
+    check_names(model, label_names)
     return _plain(
         {
-            "format": "hopflow",
+            "format": FORMAT,
             "version": VERSION,
+            "model_type": FORMAT,
             "model": describe_network(model),
             "flow": None if flow is None else to_plain(flow),
             "tokenizer": None if tokenizer is None else tokenizer.to_json(),
             "recipe": recipe,
+            **({"label_names": list(label_names)} if label_names else {}),
         }
     )
 
@@ -139,7 +166,7 @@ def sealed(config: dict[str, Any], weights: str, sha256: str) -> str:
 
 
 def _sealed(config: dict[str, Any], hashes: dict[str, str]) -> str:
-    complete = {**config, "sha256": {**hashes, CONFIG: _digest(config)}}
+    complete = {**config, "sha256": {**hashes, CONFIG: config_file.digest(config)}}
     return json.dumps(complete, indent=1) + "\n"
 
 
@@ -149,8 +176,12 @@ def from_pretrained(
     device: torch.device | str | None = None,
     model: nn.Module | None = None,
     model_class: type[nn.Module] | None = None,
+    offline: bool = False,
 ) -> Pretrained:
     """Load a folder of `save_pretrained`, or the newest checkpoint of a run; the network is in eval mode.
+
+    `user/name`, or `user/name@REVISION`, is a network of the Hugging Face hub, unless it or `user` is a folder here;
+    `hub:user/name` is the same, and a `Path` is always a folder. With `offline` it is taken from the hub's cache.
 
     A damaged checkpoint of a run is named in a warning, and the one before it is loaded. Weights are placed on
     `device`, the CPU by default.
@@ -160,6 +191,10 @@ def from_pretrained(
     """
     if not isinstance(folder, str | os.PathLike):
         raise ValueError(f"folder must be the path of a run or of a saved network, got {folder!r}.")
+    if isinstance(folder, str) and (name := hub.named(folder)) is not None:
+        snapshot = hub.download(name, offline=offline)
+        found = from_pretrained(snapshot.folder, device=device, model=model, model_class=model_class)
+        return replace(found, origin=str(snapshot))
     folder = Path(folder)
     if model_class is not None:
         register(model_class)
@@ -188,8 +223,8 @@ def _read(
     model: nn.Module | None,
     model_class: type[nn.Module] | None,
 ) -> Pretrained:
-    config = _read_config(folder)
-    weights = _weights(config)
+    config = config_file.read(folder)
+    weights = config_file.weight_files(config)
     for name in weights:
         verify(folder / name, config["sha256"][name])
     flow = None if config["flow"] is None else from_plain(Flow, config["flow"])
@@ -202,7 +237,8 @@ def _read(
     files = [folder / name for name in weights]
     fill(_uncompiled(model), files, _device(device), convert=not own)
     sha256 = {name: config["sha256"][name] for name in weights}
-    return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256, folder)
+    names = tuple(config["label_names"] or ())
+    return Pretrained(model.eval(), flow, _tokenizer(config["tokenizer"]), config["recipe"], sha256, folder, names)
 
 
 def _device(name: torch.device | str | None) -> torch.device:
@@ -260,11 +296,6 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _digest(config: dict[str, Any]) -> str:
-    rest = {key: value for key, value in config.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
 def _with_older(error: Exception, folder: Path) -> Exception:
     """The error of a checkpoint, extended by the path of the previous checkpoint if there is one."""
     step = step_of(folder)
@@ -276,52 +307,9 @@ def _reason(error: Exception) -> str:
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    file = folder / CONFIG
-    if not file.is_file():
-        what = "it has no config.json" if folder.is_dir() else "there is no such folder"
-        raise FileNotFoundError(errno.ENOENT, f"not a saved network: {what}", str(folder))
-    try:
-        config = bounded_json.loads(regular_file.read(file, LARGEST_CONFIG).decode(), parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{file} is damaged, or not JSON: {str(error)[:200]}") from None
-    if not isinstance(config, dict) or config.get("format") != "hopflow":
-        raise DamagedFile(f'{file} was not written by hopflow: it has no "format": "hopflow"')
-    version = config.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise ValueError(
-            f"{file} has format {version}, this hopflow reads up to {VERSION}: upgrade with pip install -U hopflow"
-        )
-    if version != VERSION or not config.keys() >= REQUIRED or not isinstance(config["sha256"], dict):
-        raise DamagedFile(f"{file} is damaged: it must have format {VERSION} and {', '.join(sorted(REQUIRED))}")
-    if unknown := sorted(config.keys() - REQUIRED - OPTIONAL.keys()):
-        raise DamagedFile(f"{file} has unknown keys: {', '.join(unknown)[:100]}. Was it written by a newer hopflow?")
-    if config["sha256"].get(CONFIG) != _digest(config):
-        raise DamagedFile(f"{file} is damaged, or was edited: its content does not match its own sha256")
-    config = {**OPTIONAL, **config}
-    if not all(isinstance(config[key], dict | None) for key in ("tokenizer", "recipe")):
-        raise DamagedFile(f"{file} is damaged: tokenizer and recipe must be objects, or null")
-    return config
-
-
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _weights(config: dict[str, Any]) -> list[str]:
-    """The files of the weights: one file, or all parts of one set, in their order."""
-    found = [match for name in config["sha256"] if (match := WEIGHTS.fullmatch(str(name)))]
-    count = int(found[0][3] or 1) if found else 0
-    parts = [f"-{number}-of-{count}" if found[0][2] else "" for number in range(1, count + 1)]
-    names = [f"{found[0][1]}{part}.safetensors" for part in parts]
-    if not names or {match[0] for match in found} != set(names):
-        raise DamagedFile(f"{CONFIG} is damaged: its sha256 must name one file of weights, or all parts of one set")
-    return names
-
-
 def _weights_in_use(folder: Path) -> list[str]:
     try:
-        return _weights(_read_config(folder))
+        return config_file.weight_files(config_file.read(folder))
     except (ValueError, FileNotFoundError):
         return []  # no saved network here that could be lost
 

@@ -125,6 +125,12 @@ def _stored(files: Sequence[Path], shapes: Mapping[str, tuple[int, ...]]) -> dic
     return {name: found[name][0] for name in shapes}
 
 
+def tensors_in(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file of any origin, memory-mapped, by their names; a ValueError unless it is safetensors."""
+    _check_header(file)
+    return _tensors(file)
+
+
 def _tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a file, memory-mapped: nothing is read yet. A path that is not UTF-8 cannot be mapped."""
     try:
