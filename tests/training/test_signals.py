@@ -114,15 +114,16 @@ def test_signals_are_handled_only_inside_the_context():
 
 
 @pytest.mark.torture
-def test_fifty_signals_at_any_moment_lose_no_step(fox, tmp_path, whole):
+def test_fifty_signals_at_any_moment_lose_no_step(fox, tmp_path, whole, tries):
     dice = random.Random(4)
     for trial in range(50):
         out, number = tmp_path / str(trial), (signal.SIGTERM, signal.SIGINT)[trial % 2]
         goes_on(fox, out, whole, interrupt(fox, out, number, dice.randrange(1, 11), fresh=trial >= 48))
+        tries["signals"] += 1
 
 
 @pytest.mark.torture
-def test_fifty_second_ctrl_cs_at_any_moment(fox, tmp_path, whole):
+def test_fifty_second_ctrl_cs_at_any_moment(fox, tmp_path, whole, tries):
     """In the step, in the save that the first one asked for, or after it."""
     dice = random.Random(5)
     for trial in range(50):
@@ -135,12 +136,13 @@ def test_fifty_second_ctrl_cs_at_any_moment(fox, tmp_path, whole):
         assert run.wait() == 4, run.said
         assert "Traceback" not in run.said
         goes_on(fox, out, whole, checkpoint.latest(out / "checkpoints").step)
+        tries["second Ctrl-Cs"] += 1
 
 
-def killed(fox: str, out: Path, whole: list[object], dice: random.Random, fresh: bool = False) -> None:
-    """Kill it at random moments, each time a bit further, until it is done; then compare."""
+def killed(fox: str, out: Path, whole: list[object], dice: random.Random, fresh: bool = False) -> int:
+    """Kill it at random moments, each time a bit further, until it is done; then compare. Returns the kills."""
     workers: set[int] = set()
-    first = 0
+    first = kills = 0
     while True:
         run = command(fox, out, workers=1, fresh=fresh)
         first += dice.randrange(2, 6)
@@ -150,12 +152,14 @@ def killed(fox: str, out: Path, whole: list[object], dice: random.Random, fresh:
             break
         run.hit(signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL
+        kills += 1
         found = checkpoint.latest(out / "checkpoints")
         assert found is None or found.step >= len(rows(out)) - 5 - 1
     assert run.code == 0, run.said
     assert losses(out) == whole
     assert litter(out) == []
     until(lambda: not any(map(alive, workers)), "the end of the OT workers")
+    return kills
 
 
 def test_kill_9_at_random_moments_changes_no_loss_and_leaves_no_litter_and_no_worker(fox, tmp_path, whole):
@@ -163,7 +167,7 @@ def test_kill_9_at_random_moments_changes_no_loss_and_leaves_no_litter_and_no_wo
 
 
 @pytest.mark.torture
-def test_twenty_processes_killed_at_any_moment_leave_a_run_that_resumes(fox, tmp_path, whole):
+def test_twenty_processes_killed_at_any_moment_leave_a_run_that_resumes(fox, tmp_path, whole, tries):
     dice, kills = random.Random(3), 0
     for trial in range(20):
         out = tmp_path / str(trial)
@@ -174,8 +178,9 @@ def test_twenty_processes_killed_at_any_moment_leave_a_run_that_resumes(fox, tmp
         kills += run.wait() == -signal.SIGKILL
         if out.exists():
             checkpoint.latest(out / "checkpoints")
-        killed(fox, out, whole, dice)
+        tries["further kills"] += killed(fox, out, whole, dice)
         until(lambda workers=workers: not any(map(alive, workers)), "the end of the OT workers")
+        tries["kills"] = kills
     assert kills > 15
 
 

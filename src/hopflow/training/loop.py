@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..flow import Flow
-from ..network.network import evaluation_mode
+from ..network.network import evaluation_mode, label_count
 from ..runs import checkpoint as checkpoints
 from ..runs.checkpoint import Checkpoint
 from ..runs.devices import memory_bytes
@@ -124,7 +124,9 @@ class TrainingLoop:
         if self.trainer.device.type == "cpu":
             facts["threads"] = torch.get_num_threads()
         tokenizer = getattr(self.corpus, "tokenizer", None)
-        config = describe(self.trainer.model, self.flow, tokenizer=tokenizer, recipe=asdict(self.settings))
+        model, recipe = self.trainer.model, asdict(self.settings)
+        names = getattr(self.corpus, "label_names", ()) if label_count(model) else ()
+        config = describe(model, self.flow, tokenizer=tokenizer, recipe=recipe, label_names=names)
         checkpoint = Checkpoint(step, groups, facts, partial(sealed, config, "model.safetensors"))
         try:
             self._follow_folder()

@@ -65,6 +65,9 @@ class Settings:
     ot_batch: int | None = learns(None, "OT batch: sequences that are coupled together; a multiple of batch")
     ot_ema: float = learns(0.0, "EMA decay of the embedding table that OT costs use; 0: no averaging", DECAY)
     weight_ema: float = learns(0.0, "EMA decay of the weights that are sampled and evaluated; 0: no averaging", DECAY)
+    label_dropout: float = learns(
+        0.1, "only for data with labels: probability of training a sequence without its label, for guidance", DECAY
+    )
     ahead: int = learns(2, "how many OT batches ahead couplings are computed", COUNT)
     lr: float = learns(3e-4, "learning rate after the warm-up", POSITIVE)
     warmup: int = learns(100, "steps of linear learning rate warm-up", COUNT)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from ..bounds.estimate import known, mean_and_error
 from ..bounds.nll import nll_bound
+from ..bounds.x0_posterior import possible_tokens
 from ..couplings import Independent
-from ..flow import Flow
+from ..flow import Flow, check_network
 from ..network.network import NetworkCaller, device_of, embedding_table
 from ..paths import PathSample, stratified
 from ..runs.devices import most_workers
@@ -25,8 +26,10 @@ from ..runs.ot_batch import Share
 from ..runs.rng import stream, stream_seed
 from ..sampling.generate import generate
 from ..scores import open_positions
+from .labels import RowLabels
 from .pairing.global_pairs import GlobalPairing
 from .pairing.pairs import Pairing, Table
+from .pairing.stored_pairs import StoredPairs
 from .settings import Settings
 
 LAST = 1 - 2.0**-24
@@ -157,10 +160,17 @@ class FlowBatch(Batch):
 
 
 class FlowLoss(nn.Module):
-    """Nats of each sequence under a flow's objective."""
+    """The training loss of a flow as a module: nats of each sequence, for a training loop of your own.
+
+        loss = hf.FlowLoss(model, flow)
+        nats = loss(loss.draw(x1))  # (B,)
+
+    Its parameters are those of the network.
+    """
 
     def __init__(self, model: nn.Module, flow: Flow) -> None:
         super().__init__()
+        check_network(model, flow)
         self.model, self.flow = model, flow
         self.caller = NetworkCaller(model, flow.vocab.data)
 
@@ -168,15 +178,33 @@ class FlowLoss(nn.Module):
         """Compile the network up to its head."""
         self.caller.compile(*arguments, **options)
 
+    def draw(self, x1: Int[Tensor, "B L"], generator: torch.Generator | None = None) -> FlowBatch:
+        """A batch from data sequences: source sequences paired with them by the flow's coupling, at random times.
+
+        Call it on the FlowLoss itself, not on its DistributedDataParallel wrapper. All of x1 is one OT batch.
+        """
+        if not isinstance(x1, Tensor) or x1.ndim != 2 or x1.is_floating_point():
+            raise ValueError("x1 must be a tensor of token ids of shape (sequences, positions).")
+        self.flow.vocab.check_data(x1)
+        where = generator.device if generator is not None else x1.device
+        x0 = self.flow.source.sample(*x1.shape, generator=generator, device=x1.device)
+        table = embedding_table(self.model)
+        pairs = self.flow.coupling.pair(x0, x1, generator, embedding=table, network=self.model)
+        # shuffled, since the order of the sequences may have a meaning
+        strata = torch.randperm(len(x1), generator=generator, device=where)
+        t = (strata + 1 - torch.rand(len(x1), generator=generator, device=where)) / len(x1)
+        return FlowBatch(self.flow.path.sample(pairs.x0, pairs.x1, t.clamp(max=LAST).to(x1.device), generator))
+
     def forward(self, batch: FlowBatch) -> Float[Tensor, " B"]:
+        """The nats of each sequence."""
         sample, count = batch.sample, batch.open_count
         x0_head = getattr(self.model, "x0_head", None)
         if x0_head is None:
             return self.flow.objective(self.flow.ask(self.caller, sample, count=count), sample)
-        features = self.caller.features(sample.xt, sample.t)
+        features = self.caller.features(*sample.inputs)
         nats = self.flow.objective(self.flow.ask(self.caller, sample, count=count, features=features), sample)
         # adds the gradient of the x0 head, but not its value: the reported loss is the flow's
-        more = x0_head.nats(self.caller.x0_features(features, sample.xt, sample.t), sample)
+        more = x0_head.nats(self.caller.x0_features(features, *sample.inputs), sample)
         return nats + (more - more.detach())
 
 
@@ -192,6 +220,8 @@ class FlowTask(Task):
                 f"the flow has {flow.vocab.data} data tokens and the text {corpus.vocab_size}; "
                 f"use the tokenizer of the text for both."
             )
+        flow.check_length(corpus.length)
+        self.labels = RowLabels.of(model, flow, corpus, settings, share)
         if flow.couples and "embedding" in flow.coupling.reads and embedding_table(model) is None:
             raise ValueError(
                 f"{flow.coupling} reads the network's embeddings, and {type(model).__name__} has none; add a property "
@@ -200,10 +230,12 @@ class FlowTask(Task):
         self.model, self.flow = model, flow
         x0_head, counts = getattr(model, "x0_head", None), getattr(corpus, "counts", None)
         if x0_head is not None and counts is not None:
-            x0_head.fit(counts, flow.source.token_probs())
+            possible_tokens(flow.source)
+            x0_head.fit(counts, flow.source.mean_probs)
         self.loss = FlowLoss(model, flow)
         self._waited = 0.0
         shared: dict[str, Any] = {
+            "groups": None if self.labels is None else self.labels.of_ot_batch,
             "length": corpus.length,
             "batch": settings.batch,
             "ot_batch": settings.ot_batch,
@@ -212,13 +244,23 @@ class FlowTask(Task):
             "most_workers": most_workers(device_of(model)),
             "ahead": settings.ahead,
         }
-        self._pairing: Pairing | GlobalPairing
+        self._pairing: Pairing | GlobalPairing | StoredPairs
         # an identity coupling reports no cost, which could need the embedding table
         paired = flow if flow.couples else replace(flow, coupling=Independent())
-        if share.world > 1 and flow.couples:
+        if flow.coupling.pair_store is not None:
+            self._pairing = StoredPairs(flow, corpus, settings.batch, settings.seed, share, self.labels is not None)
+        elif share.world > 1 and flow.couples:
             self._pairing = GlobalPairing(paired, self._rows, **shared)
         else:
             self._pairing = Pairing(paired, self._rows, share=share, **shared)
+
+    @property
+    def stored_pairs(self) -> StoredPairs | None:
+        """The pairs of a store, if the coupling reads one."""
+        return self._pairing if isinstance(self._pairing, StoredPairs) else None
+
+    def data(self, step: int) -> Int[Tensor, "n L"]:
+        return super().data(step) if self.stored_pairs is None else self.stored_pairs.step(step)[1]
 
     def batch(self, step: int, table: Table | None = None) -> FlowBatch:
         seed, size, length = self.settings.seed, self.settings.batch, self.corpus.length
@@ -229,7 +271,8 @@ class FlowTask(Task):
         u = torch.rand(size, length, dtype=torch.float64, generator=stream(seed, "path", step))
         keep = self._keep(step)
         kept = None if keep is None else self._own_rows(keep)
-        sample = self.flow.path.at(x0, x1, self._own_rows(t), self._own_rows(u), kept)
+        labels = None if self.labels is None else self.labels.of_step(step, self.stored_pairs)
+        sample = self.flow.path.at(x0, x1, self._own_rows(t), self._own_rows(u), kept, labels)
         return FlowBatch(sample, self._open_counts(sample))
 
     def numbers(self, step: int) -> dict[str, float]:
@@ -260,6 +303,7 @@ class FlowTask(Task):
                 draws=8,
                 seed=settings.seed,
                 precision=settings.precision,
+                labels=None if self.labels is None else self.labels.of_test(len(rows)),
             )
             name = bound.quantity
             found.numbers |= {f"{name}_ppl": bound.ppl, f"{name}_se": bound.ppl_stderr, f"{name}_n": bound.n}
@@ -272,6 +316,7 @@ class FlowTask(Task):
                 steps=settings.eval_steps,
                 seed=stream_seed(settings.seed, "sample", step),
                 precision=settings.precision,
+                labels=None if self.labels is None else self.labels.of_samples(settings.eval_samples),
             )
             found.texts = [self.corpus.decode(row) for row in out.tokens.cpu()]
             found.numbers |= mean_entries("jumps", out.jumps)

@@ -21,7 +21,7 @@ from ..runs.custom_network import check_call
 from ..runs.devices import choose_device
 from ..runs.identity import flatten, recipe_hash, with_defaults
 from ..runs.ot_batch import Share
-from ..runs.pretrained import check_vocab
+from ..runs.pretrained import check_vocab, from_pretrained
 from ..runs.run_folder import CHECKPOINTS, RunFolder, next_free
 from ..runs.storage import to_plain
 from .distributed import wait_for_all
@@ -58,6 +58,13 @@ class Run:
         lines.append(f"  load it with hf.from_pretrained({str(self.path)!r})")
         return "\n".join(lines)
 
+    def push_to_hub(self, name: str, *, private: bool | None = None, license: str | None = None) -> str:
+        """Upload the newest checkpoint as `user/name` to the Hugging Face hub; returns `user/name@COMMIT`.
+
+        The model card has the recipe and the rows that `hopflow eval` has stored for this checkpoint.
+        """
+        return from_pretrained(self.path).push_to_hub(name, private=private, license=license)
+
 
 def train(
     model: nn.Module,
@@ -85,9 +92,7 @@ def train(
     another thread raises a ValueError.
     """
     _check_arguments(model, flow, corpus, out, settings, keys)
-    for callback in (logger, progress):
-        if callback is not None and not callable(callback):
-            raise ValueError(f"logger and progress must be functions, got {type(callback).__name__}.")
+    _check_callbacks(logger, progress)
     settings = settings or Settings.of(keys)
     share, device = Share.here(), choose_device(settings.device)
     path = next_free(Path(out)) if fresh else Path(out)
@@ -107,6 +112,10 @@ def train(
         if flow is not None:
             _check_network(trainer, flow)
         identity = identify(model, flow, corpus, settings)
+        if (pairs := getattr(task, "stored_pairs", None)) is not None:
+            identity |= pairs.identity(identity)
+            if share.rank == 0:
+                log.info("%s", pairs)
         if share.rank == 0:  # after all checks, so that a mistake leaves no folder
             folder = stack.enter_context(RunFolder(path))
             identity = _settle(folder, identity, settings, flow)
@@ -118,6 +127,12 @@ def train(
             folder.write(identity, asdict(settings))
         loop.run(start)
         return Run(loop.path, settings.steps, loop.recipe_hash, loop.last)
+
+
+def _check_callbacks(*callbacks: object) -> None:
+    for callback in callbacks:
+        if callback is not None and not callable(callback):
+            raise ValueError(f"logger and progress must be functions, got {type(callback).__name__}.")
 
 
 def _settle(folder: RunFolder, identity: dict[str, Any], settings: Settings, flow: Flow | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Cost matrices from a GPU: played by the CPU here, so that every rule but the speed is tested without one."""
+"""Cost matrices from a GPU: simulated on the CPU here, so that every rule but the speed is tested without one."""
 
 import os
 import signal
@@ -30,6 +30,7 @@ from hopflow.runs.ot_batch import OTDraw
 from hopflow.runs.rng import stream
 from hopflow.training.averages import Ema
 from hopflow.training.pairing import gpu_costs
+from hopflow.training.pairing import pairs as pairs_module
 from hopflow.training.pairing.gpu_costs import ARRIVED, SideStream, Transfer, wait_for_arrival
 from hopflow.training.pairing.shared_memory import BufferLayout, SharedBuffer
 from hopflow.transport.cost_matrix import CostMatrix
@@ -80,7 +81,7 @@ class Pretend(SideStream):
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch):
-    monkeypatch.setattr(gpu_costs, "is_on_gpu", lambda table: True)
+    monkeypatch.setattr(pairs_module, "is_on_gpu", lambda table: True)
     monkeypatch.setattr(gpu_costs, "SideStream", Pretend)
     monkeypatch.setattr(SharedBuffer, "pin", lambda self: True)
 
@@ -94,7 +95,7 @@ def test_pairs_whose_cost_is_computed_on_the_gpu_are_those_whose_cost_is_compute
     coupling, groups, monkeypatch
 ):
     found = plain(coupling, STEPS, groups=groups)
-    monkeypatch.setattr(gpu_costs, "is_on_gpu", lambda table: False)
+    monkeypatch.setattr(pairs_module, "is_on_gpu", lambda table: False)
     assert torch.equal(found, plain(coupling, STEPS, groups=groups))
 
 
@@ -282,7 +283,7 @@ def test_a_coupling_with_a_custom_match_gets_rows_and_the_table(coupling, monkey
     with pairing(coupling) as paired:
         found = run(paired, STEPS)
         assert paired._shared.streams == {}
-    monkeypatch.setattr(gpu_costs, "is_on_gpu", lambda table: False)
+    monkeypatch.setattr(pairs_module, "is_on_gpu", lambda table: False)
     assert torch.equal(found, plain(coupling, STEPS))
 
 

@@ -20,11 +20,6 @@ ARRIVED = "arrived"
 """The entry of a buffer that is written last: 1 once all others have been copied."""
 
 
-def is_on_gpu(table: Float[Tensor, "V D"]) -> bool:
-    """Whether the embedding table is on a GPU, which workers do not use."""
-    return table.device.type == "cuda"
-
-
 @runtime_checkable
 class Event(Protocol):
     """An event of a stream, such as torch.cuda.Event."""

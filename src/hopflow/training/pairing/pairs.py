@@ -30,7 +30,6 @@ from ...flow import Flow
 from ...network.network import Network
 from ...runs.ot_batch import OTDraw, OTProblem, Share, Solution
 from ..averages import Ema
-from . import gpu_costs
 from .pool_growth import PoolGrowth
 from .saved_pairs import saved_solutions
 from .shared_jobs import CouplingReport, OTJob, SharedJobs
@@ -245,7 +244,7 @@ class Pairing:
     def _job(self, index: int, table: Table | None, network: Network | None) -> OTJob:
         draw, x1, group = self._draw(index), self._rows(index), self._labels(index)
         now = table.value if isinstance(table, Ema) else None if table is None else table.detach()
-        if self._transport and now is not None and network is None and gpu_costs.is_on_gpu(now):
+        if self._transport and now is not None and network is None and is_on_gpu(now):
             # read in parallel with the step; only an average is not changed in place meanwhile
             kept = now if isinstance(table, Ema) else now.clone()
             return self._shared.with_gpu_costs(self._transport, self.flow.source, draw, x1, group, kept)
@@ -304,6 +303,11 @@ class Pairing:
                 f"of shape {tuple(labels.shape)}."
             )
         return labels.to("cpu", torch.int64, copy=True)
+
+
+def is_on_gpu(table: Float[Tensor, "V D"]) -> bool:
+    """Whether the embedding table is on a GPU, which workers do not use."""
+    return table.device.type == "cuda"
 
 
 def _matrix_coupling(coupling: Coupling) -> OptimalTransport | None:

@@ -44,9 +44,8 @@ def _check_rows(index: int, x0: Tensor, source: Source) -> None:
         raise ValueError(
             f"the saved pairs of OT batch {index} must be rows of int32, got {x0.dtype} of shape {tuple(x0.shape)}."
         )
-    possible = source.token_probs() > 0
-    inside = (x0 >= 0) & (x0 < len(possible))
-    wrong = ~inside | ~possible[x0.long().clamp(0, len(possible) - 1)]
+    inside = (x0 >= 0) & (x0 < source.vocab.size)
+    wrong = ~inside | (source.probs(x0.long().clamp(0, source.vocab.size - 1)) == 0)
     if bool(wrong.any()):
         raise ValueError(
             f"the saved pairs of OT batch {index} contain the token {int(x0[wrong][0])}, which "
