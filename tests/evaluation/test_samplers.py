@@ -13,6 +13,7 @@ from hopflow.evaluation.matching import quality_curves
 from hopflow.evaluation.rows import Row, merged
 from hopflow.evaluation.table import page
 from hopflow.evaluation.transport import corrector_surplus
+from hopflow.evaluation.verdict import verdict
 from hopflow.sampling.samplers import Events
 
 SMALL = hf.Size(layers=1, width=16, heads=2)
@@ -129,3 +130,30 @@ def test_a_sampler_that_cannot_draw_is_refused_before_anything_is_measured(sourc
 def test_an_autoregressive_network_takes_no_sampler():
     with pytest.raises(ValueError, match="leave sampler out"):
         hf.evaluate(hf.Causal(5, SMALL), None, torch.zeros(4, LENGTH, dtype=torch.long), sampler=hf.Euler(4))
+
+
+def test_without_samples_a_planner_and_refresh_still_have_a_likelihood():
+    model, flow, x1 = network(hf.Mask(hf.Vocab(5, 1)))
+    rows = hf.evaluate(model, flow, x1, sampler=hf.Margin(2), gen=False, **FAST)
+    (row,) = [row for row in rows if row.quantity == "planned"]
+    assert (row.more["exact"], row.more["draws"], row.more["calls"]) == (True, None, LENGTH // 2)
+    assert row.more["sampler"] == "η = 0, by margin, 2 positions per call"
+    assert min(hf.planned_nll(model, flow, x1, hf.Margin(2)).each) <= row.more["nats"]
+    rows = hf.evaluate(model, flow, x1, sampler=hf.Euler(4, refresh=1.0), gen=False, **FAST)
+    assert "4 Euler steps, refresh 1" in {row.more.get("sampler_label") for row in rows}
+
+
+def test_from_several_masks_planned_is_a_bound_and_says_its_draws():
+    model, flow, x1 = network(hf.MultiMask(hf.Vocab(5, 3)))
+    rows = hf.evaluate(model, flow, x1, sampler=hf.EntropyBound(0.5), **FAST)
+    (row,) = [row for row in rows if row.quantity == "planned"]
+    assert (row.is_bound, row.more["exact"], row.more["draws"]) == (True, False, 2)
+    text = " ".join(page(rows, width=80).split())
+    assert "bn and br bound Euler steps on an even grid, not: by entropy" in text
+    assert "`planned` is the likelihood of these samples" in text
+
+
+def test_the_verdict_is_about_euler_steps_and_not_about_a_planner():
+    model, flow, x1 = network(hf.Mask(hf.Vocab(5, 1)))
+    with_planner = hf.evaluate(model, flow, x1, sampler=hf.Confidence(3), **FAST)
+    assert verdict(with_planner)[0] == verdict(hf.evaluate(model, flow, x1, **FAST))[0]

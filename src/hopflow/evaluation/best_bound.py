@@ -17,7 +17,8 @@ SURE = 2.0
 
 def best_bound(rows: Sequence[Row], set: str, steps: int) -> Row | None:
     """Of bn and br (with the most paths) at η = 0 the lower one; None where neither was measured on this set."""
-    here = [row for row in rows if (row.set, row.eta, row.more.get("steps")) == (set, 0.0, steps) and row.is_bound]
+    plain = [row for row in rows if row.is_bound and "sampler_label" not in row.more]
+    here = [row for row in plain if (row.set, row.eta, row.more.get("steps")) == (set, 0.0, steps)]
     bounds = [row for row in here if row.quantity == "bn"]
     by_paths = sorted((row for row in here if row.quantity == "br"), key=lambda row: row.more["paths"])
     best: Row | None = None

@@ -67,13 +67,14 @@ class Comparison:
     results: tuple[RunResults, ...]
 
     @classmethod
-    def of(cls, folders: Sequence[str | Path]) -> "Comparison":
+    def of(cls, folders: Sequence[str | Path], *, offline: bool = False) -> "Comparison":
+        """Read the numbers of folders and of networks of the hub (`hub:user/name`)."""
         if len(folders) < 2:
             raise ValueError("compare needs two or more runs: hopflow compare RUN RUN …")
         paths = [Path(folder) for folder in folders]
         if len({path.resolve() for path in paths}) < len(paths):
             raise ValueError("a run is named twice: name each run once")
-        return cls(tuple(RunResults.load(path) for path in paths))
+        return cls(tuple(RunResults.load(path, offline=offline) for path in paths))
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -93,10 +94,10 @@ class Comparison:
         ]
 
     @cached_property
-    def best_bounds(self) -> list[ComparisonLine]:
-        """For each set and number of steps the tightest bound of each run; only where the runs differ in which it is.
+    def tightest_bounds(self) -> list[ComparisonLine]:
+        """For each set and number of steps the tightest bound of each run for the sampler with η = 0.
 
-        bn from masks and br from other sources bound the same sampler, η = 0 in these steps, and so may be compared.
+        bn from masks and br from other sources bound the same sampler, so they may be compared.
         """
         found = []
         rows = {run.name: list(run.rows.values()) for run in self.results}
@@ -104,9 +105,13 @@ class Comparison:
         bounded = [(row.set, row.more["steps"]) for row in every if row.quantity in ("bn", "br") and row.eta == 0]
         for name, steps in dict.fromkeys(bounded):
             best = {run: row for run, each in rows.items() if (row := best_bound(each, name, steps)) is not None}
-            if len({row.quantity for row in best.values()}) > 1:
-                found.append(self._line({"set": name, "quantity": BEST, "eta": 0.0, "steps": steps}, best))
+            found.append(self._line({"set": name, "quantity": BEST, "eta": 0.0, "steps": steps}, best))
         return found
+
+    @property
+    def best_bounds(self) -> list[ComparisonLine]:
+        """The tightest bounds where the runs differ in which one it is; other lines show them already."""
+        return [line for line in self.tightest_bounds if len({row.quantity for row in line.rows.values()}) > 1]
 
     @cached_property
     def groups(self) -> list[RecipeGroup]:

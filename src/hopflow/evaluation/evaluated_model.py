@@ -10,7 +10,7 @@ from torch import nn
 from ..data.tokenizers import Tokenizer
 from ..flow import Flow
 from ..models.causal import Causal
-from ..network.network import Network, is_autoregressive
+from ..network.network import Network, is_autoregressive, label_count
 from ..network.precision import at_least_float32
 from ..runs.devices import choose_device
 from ..runs.pretrained import from_pretrained, step_of
@@ -36,37 +36,51 @@ class EvaluatedModel:
     """`average` where the network has the averaged weights, otherwise `last`."""
     checkpoint: int | None = None
     """Training steps of the checkpoint."""
+    label_names: tuple[str, ...] = ()
+    """The names of the network's labels; empty if they are numbers only, or if it has none."""
 
     def __post_init__(self) -> None:
         if self.flow is None and not is_autoregressive(self.model):
+            if reason := self.recipe.get("no_flow"):
+                raise ValueError(f"{self.name} has no flow: {reason}")
             raise ValueError(
                 f"{self.name} is a {type(self.model).__name__} without its flow: call evaluate(model, flow, x1), or "
                 f"save it with its flow; only an autoregressive network (Causal) needs none"
             )
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], device: str = "cpu") -> "EvaluatedModel":
-        """Load the newest checkpoint of a run folder, or a folder of `save_pretrained`."""
+    def load(cls, folder: str | os.PathLike[str], device: str = "cpu", *, offline: bool = False) -> "EvaluatedModel":
+        """Load the newest checkpoint of a run folder, a folder of `save_pretrained`, or a network of the hub."""
         path = Path(folder)
         run = read_recipe(path) if is_run(path) else {}
-        found = from_pretrained(path, device=choose_device(device))
+        found = from_pretrained(folder, device=choose_device(device), offline=offline)
         recipe = run.get("recipe") or found.recipe or {}
         return cls(
             at_least_float32(found.model),
             found.flow,
-            str(folder),
+            found.origin or str(folder),
             found.tokenizer,
             recipe,
             run.get("identity") or recipe.get("identity") or {},
             run.get("recipe_hash"),
             "average" if recipe.get("weight_ema") else "last",
             step_of(found.folder) if found.folder != path else None,
+            found.label_names,
         )
 
     @property
     def length(self) -> int | None:
         """Tokens per sequence in training."""
         return self.recipe.get("length") or self.identity.get("data.length")
+
+    @property
+    def labels(self) -> int:
+        """The number of the network's labels; 0 without labels."""
+        return label_count(self.model) or 0
+
+    def label_name(self, label: int) -> str:
+        """The name of a label, or else its number."""
+        return self.label_names[label] if 0 <= label < len(self.label_names) else str(label)
 
     @property
     def vocab(self) -> int:

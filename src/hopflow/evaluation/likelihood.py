@@ -1,7 +1,8 @@
 """Bounds on the likelihood of a test set, each with the sampler that it bounds; the exact value of a causal network.
 
 b0, b1 and bk bound sampling in continuous time, bn and br sampling in N Euler steps; each at the η of its row and at
-temperature 1. br is measured with one path and with `paths` of them: both are bounds, and their distance shows what
+temperature 1. `planned` is the exact value of a planner, the sampler that chooses positions by the network's
+prediction. br is measured with one path and with `paths` of them: both are bounds, and their distance shows what
 more paths would gain. Where data tokens stay (from masks), one bound holds for all η and is measured once. `coupled` is
 the number that the paper prints for models trained with optimal transport; it is not a bound.
 """
@@ -10,27 +11,31 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..bounds.coupled import coupled_bound, coupled_number
-from ..bounds.estimate import Estimate, known, mean_and_error, plus_minus
+from ..bounds.estimate import Estimate, known, plus_minus
 from ..bounds.nll import kappa_bound, nll_bound
 from ..bounds.reversal import reversal_bound
 from ..costs import Hamming
 from ..couplings import Coupling, ExactOT, SinkhornOT
 from ..flow import Flow
-from ..models.causal import Causal
-from ..network.network import device_of, embedding_table, evaluation_mode
+from ..network.network import device_of, embedding_table
 from ..runs.rng import stream_seed
+from ..sampling.planners import Planner
+from ..sampling.samplers import Sampler
 from ..system.progress import ProgressCallback
+from .by_label import Labels, by_label, with_labels
 from .evaluated_model import EvaluatedModel
+from .exact_nll import causal_nll, planner_nll
 from .measurement import Measurement
 from .references import References
 from .rows import Row
+from .sample_rows import sampler_facts, samplers_of
 from .sets import TextSet
 from .stopping import StoppedEstimates, StoppingRule, estimate_in_blocks
 
@@ -47,7 +52,7 @@ class BoundRequest:
 
     name: str
     eta: float | None
-    estimate: Callable[[Int[Tensor, "m L"], int], list[Estimate]]
+    estimate: Callable[[Int[Tensor, "m L"], int, Labels], list[Estimate]]
     facts: dict[str, Any]
     each_facts: tuple[dict[str, Any], ...] = ({},)
     """Further facts of each bound; a single entry holds for all of them."""
@@ -63,8 +68,11 @@ class LikelihoodEvaluation:
 
     eta: tuple[float, ...] = (0.0, 1.0)
     steps: tuple[int, ...] = (32,)
+    sampler: Sampler | Callable[[int], Sampler] | None = None
+    """The sampler of the samples: if it refreshes positions, bn is measured for it, too; `planned` for a planner."""
     coupling: Coupling | str = "own"
-    """For `coupled`: a Coupling, "own" (that of the training, if it was optimal transport), exact, sinkhorn or none."""
+    """For `coupled`: a Coupling, "own" (that of the training, if it was optimal transport; rectified pairs have no
+    coupled bound), exact, sinkhorn or none."""
     ot_n: int | None = None
     eps: float | None = None
     draws: int = 8
@@ -93,19 +101,21 @@ class LikelihoodEvaluation:
         for place, one in enumerate(estimators):
             rule = replace(self.stopping, seconds=left / (len(estimators) - place))
             clock = _ProgressClock(say, f"{one.name} on {texts.name}", len(x1))
-            found = estimate_in_blocks(one.estimate, x1, rule, unit=one.unit, report=clock)
+            found = estimate_in_blocks(*with_labels(one.estimate, x1, texts.labels), rule, unit=one.unit, report=clock)
             left = max(0.0, left - clock.seconds)
             own = one.each_facts * (len(found.estimates) // len(one.each_facts))
             for estimate, facts in zip(found.estimates, own, strict=True):
                 row = self._row(evaluated, texts, one, found, estimate, {**references.facts(found.rows), **facts})
                 yield row
                 yield from (_copy_for_eta(row, eta) for eta in one.equal_etas)
+                for own_texts, part in by_label(evaluated, texts, estimate, found.rows):
+                    yield self._row(evaluated, own_texts, one, replace(found, rows=part.n), part, facts)
 
     def estimators(self, evaluated: EvaluatedModel, rows: int) -> list[BoundRequest]:
         """The bounds that exist for this model; `rows` is the number of sequences."""
         flow = evaluated.flow
         if flow is None:
-            exact = _causal_nll(evaluated.causal, self.batch or BATCH)
+            exact = causal_nll(evaluated.causal, self.batch or BATCH)
             return [BoundRequest("nll", None, exact, {"sampler": "left to right", "exact": True})]
         finite = flow.prediction.has_finite_bounds(flow.source)
         found = []
@@ -113,11 +123,12 @@ class LikelihoodEvaluation:
         etas, equal = (self.eta, ()) if several else (self.eta[:1], self.eta[1:])
         for eta in etas if finite else ():
             # control variate: a network that knows only the source's frequencies has a known b1 and similar noise
-            control = {"unigram": flow.source.token_probs()[: flow.vocab.data]} if eta == 1 and flow.source.full else {}
+            control = {"unigram": flow.source.mean_probs[: flow.vocab.data]} if eta == 1 and flow.source.full else {}
             found.append(self._bound(evaluated, f"b{eta:g}", (nll_bound,), eta, equal, eta=eta, **control))
         for steps in self.steps:
             for eta in etas:
                 found.append(self._bound(evaluated, "bn", (nll_bound,), eta, equal, steps=steps, eta=eta))
+        found += self._of_refresh(evaluated, etas, equal) + self._planned(evaluated)
         if several and self.paths:
             found += [self._reversal(evaluated, steps, eta) for steps in self.steps for eta in etas]
         if finite and flow.source.full and 0.0 in self.eta:
@@ -137,21 +148,50 @@ class LikelihoodEvaluation:
     ) -> BoundRequest:
         """Bounds with the same arguments and draws, for the sampler with this η."""
 
-        def estimate(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
+        def estimate(x1: Int[Tensor, "m L"], turn: int, labels: Labels = None) -> list[Estimate]:
             keyed = {**keys, "draws": self.draws, "batch": self.batch, "seed": stream_seed(self.seed, name, turn)}
-            keyed |= {"precision": self.precision}
+            keyed |= {"precision": self.precision, "labels": labels}
             return [bound(evaluated.model, evaluated.flow, x1, **keyed) for bound in bounds]
 
         steps = keys.get("steps")
         facts = {"sampler": _sampler(of, steps), "steps": steps}
         return BoundRequest(name, of, estimate, facts, equal_etas=equal_etas)
 
+    def _of_refresh(
+        self, evaluated: EvaluatedModel, etas: tuple[float, ...], equal: tuple[float, ...]
+    ) -> list[BoundRequest]:
+        """bn of the sampler, if it refreshes positions."""
+        found = []
+        for sampler in samplers_of(self.sampler, self.steps):
+            if not sampler.refresh or sampler.bounded_steps is None:
+                continue
+            for eta in etas:
+                keys = {"steps": sampler.bounded_steps, "eta": eta, "refresh": sampler.refresh}
+                request = self._bound(evaluated, "bn", (nll_bound,), eta, equal, **keys)
+                facts = sampler_facts(sampler, eta)
+                found.append(replace(request, facts={key: value for key, value in facts.items() if key != "eta"}))
+        return found
+
+    def _planned(self, evaluated: EvaluatedModel) -> list[BoundRequest]:
+        """The likelihood of the sampler, if it is a planner: exact from one mask, a bound from several."""
+        assert evaluated.flow is not None
+        draws, exact = max(2, self.draws), evaluated.flow.source.constant
+        keys: dict[str, Any] = {"draws": draws, "batch": self.batch, "precision": self.precision, "seed": self.seed}
+        found = []
+        for sampler in samplers_of(self.sampler, self.steps):
+            if sampler.chooses_positions:
+                estimate = planner_nll(evaluated.model, evaluated.flow, cast(Planner, sampler), **keys)
+                facts = {key: value for key, value in sampler_facts(sampler, 0.0).items() if key != "eta"}
+                facts |= {"exact": exact, "draws": None if exact else draws}
+                found.append(BoundRequest("planned", 0.0, estimate, facts))
+        return found
+
     def _reversal(self, evaluated: EvaluatedModel, steps: int, eta: float) -> BoundRequest:
         """br with one path and with all paths, from the same draws."""
         model, flow, counts = evaluated.model, evaluated.flow, (1, self.paths)
         assert flow is not None
 
-        def estimate(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
+        def estimate(x1: Int[Tensor, "m L"], turn: int, labels: Labels = None) -> list[Estimate]:
             found = reversal_bound(
                 model,
                 flow,
@@ -162,6 +202,7 @@ class LikelihoodEvaluation:
                 seed=stream_seed(self.seed, "br", turn),
                 batch=self.batch,
                 precision=self.precision,
+                labels=labels,
             )
             return [found.with_paths(count).plain for count in counts]
 
@@ -185,7 +226,8 @@ class LikelihoodEvaluation:
         own = flow.coupling
         cost = getattr(own, "cost", Hamming())
         if self.coupling == "own":
-            found: Coupling | None = None if own.is_identity else own
+            # rectified pairs carry nats of information per token: `coupled` would say nothing
+            found: Coupling | None = None if own.is_identity or own.pair_store is not None else own
         elif self.coupling == "none":
             found = None
         else:
@@ -257,9 +299,9 @@ def _sampler(eta: float, steps: int | None) -> str:
 
 def _copy_for_eta(row: Row, eta: float) -> Row:
     """The row of another η with the same bound; `equal_to_eta` is the η that it was measured for."""
-    steps = row.more["steps"]
-    facts = {**row.more, "sampler": _sampler(eta, steps), "equal_to_eta": row.eta}
-    return replace(row, quantity=f"b{eta:g}" if steps is None else row.quantity, eta=eta, more=facts)
+    sampler = str(row.more["sampler"]).replace(f"η = {row.eta:g}", f"η = {eta:g}", 1)
+    facts = {**row.more, "sampler": sampler, "equal_to_eta": row.eta}
+    return replace(row, quantity=f"b{eta:g}" if row.more["steps"] is None else row.quantity, eta=eta, more=facts)
 
 
 def missing_bounds(flow: Flow | None) -> list[str]:
@@ -277,21 +319,6 @@ def missing_bounds(flow: Flow | None) -> list[str]:
     if flow.prediction.keeps_data_tokens(flow.source):
         return ["no br: data tokens stay, so b0 and bn are already tight"]
     return []
-
-
-def _causal_nll(model: Causal, batch: int) -> Callable[[Int[Tensor, "m L"], int], list[Estimate]]:
-    """The exact -log p of a causal network, without draws."""
-
-    def estimate(x1: Int[Tensor, "m L"], turn: int) -> list[Estimate]:
-        with evaluation_mode(model):
-            nats = torch.cat([model.nll(rows) for rows in x1.split(batch)]).cpu().double()
-        value, error = mean_and_error(nats)
-        found: dict[str, Any] = {"quantity": "nll", "nats": value, "stderr": error, "draw_stderr": 0.0, "n": len(nats)}
-        found["each"] = tuple(nats.tolist())
-        found |= {"dtype": str(model.start.dtype).removeprefix("torch."), "freedom": len(nats) - 1}
-        return [Estimate(**found, length=x1.shape[1], eta=0.0, is_bound=False, calls=1)]
-
-    return estimate
 
 
 class _ProgressClock:

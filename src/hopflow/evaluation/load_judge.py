@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..data import cache_folder
-from ..runs.pretrained import CONFIG
+from ..runs.config_file import CONFIG
 from ..runs.run_folder import CHECKPOINTS
 from ..system import bounded_json, regular_file
 from ..system.hints import did_you_mean

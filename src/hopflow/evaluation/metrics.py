@@ -1,6 +1,7 @@
 """Metrics of samples: one number per sequence, averaged over sequences.
 
-To add a metric, write a function from `Samples` to one number per sequence and add a `SampleMetric` with it to METRICS.
+A metric of your own is a function: `evaluate(…, validators=[function])`, see `validators`. To add one to hopflow, write
+a function from `Samples` to one number per sequence and add a `SampleMetric` with it to METRICS.
 `hopflow eval`, `compare` and `report` then measure, store and show it.
 
     def longest_word(samples: Samples) -> Tensor: ...
@@ -9,12 +10,14 @@ To add a metric, write a function from `Samples` to one number per sequence and 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..data.tokenizers import Tokenizer
 from ..sampling.generation import Generation
 from .diversity import distinct, entropy, recent
 from .measurement import Measurement
@@ -27,6 +30,17 @@ class Samples:
     tokens: Int[Tensor, "n L"]
     generation: Generation | None = None
     """What `generate` returned; None for autoregressive networks and for text."""
+    tokenizer: Tokenizer | None = None
+    training: Callable[[], Iterable[Int[Tensor, "m L"]]] | None = None
+    """Returns all training rows in parts; None where they are not known."""
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The sequences as text, each up to its end-of-text token."""
+        if self.tokenizer is None:
+            raise ValueError("there is no tokenizer that turns samples into text: pass tokenizer=… to hf.evaluate")
+        end = self.tokenizer.end
+        return [self.tokenizer.decode(row[: row.index(end)] if end in row else row) for row in self.tokens.tolist()]
 
     def __post_init__(self) -> None:
         if not self.tokens.numel():
@@ -49,6 +63,8 @@ class SampleMetric:
     """Tokens that a sequence must have."""
     needs_generation: bool = False
     """Whether it reads `samples.generation`, so that it does not apply to text."""
+    function: str | None = None
+    """`package.module:function` of a user's own metric, which its rows store."""
 
     def applies_to(self, samples: Samples) -> bool:
         known = samples.generation is not None or not self.needs_generation

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..bounds.estimate import mean_and_error
 from ..flow import Flow
 from ..runs.ot_batch import OTDraw, OTProblem
+from ..runs.rectified_pairs import RectifiedPairs
 
 
 def predicted_jumps(
@@ -21,11 +22,15 @@ def predicted_jumps(
     Cor. 3.2 [coro1]
     """
     flow = replace(flow, coupling=flow.solved_coupling)
+    stored = None if flow.coupling.pair_store is None else RectifiedPairs.open(flow, length)
     distances = []
     for index in range(count):
         x1 = batches(index).to("cpu", torch.int64)
         if x1.shape != (size, length):
             raise ValueError(f"batches({index}) must return rows of shape {(size, length)}, got {tuple(x1.shape)}.")
-        x0 = OTProblem(OTDraw(seed, index, size, size), x1).solve(flow).x0
+        if stored is None:
+            x0 = OTProblem(OTDraw(seed, index, size, size), x1).solve(flow).x0
+        else:
+            x0, x1 = stored.next_to(x1, seed, index)
         distances.append((x0 != x1).sum(1).double().mean())
     return mean_and_error(torch.stack(distances))

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..runs import hub
 from ..runs.run_folder import is_run, read_recipe
 from . import per_sequence, record
 from .rows import Row
@@ -49,8 +50,11 @@ class RunResults:
     """Number of rows that belong to another recipe than the folder's; they are left out."""
 
     @classmethod
-    def load(cls, folder: Path) -> "RunResults":
-        """Read eval.json, eval-values.safetensors and recipe.json of a run folder."""
+    def load(cls, folder: Path, *, offline: bool = False) -> "RunResults":
+        """Read eval.json, eval-values.safetensors and recipe.json of a run folder, or of a network of the hub."""
+        if (name := hub.prefixed(str(folder))) is not None:
+            snapshot = hub.download(name, offline=offline)
+            return replace(cls.load(snapshot.folder), name=str(snapshot))
         command = f"run: hopflow eval {folder}"
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder: compare takes the folders of runs")

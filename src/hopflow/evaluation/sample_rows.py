@@ -1,7 +1,7 @@
 """SampleEvaluation: draw samples over steps, η and temperature, and measure their metrics and what a judge scores."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,9 +69,17 @@ class SampleEvaluation:
                 free = torch.ones(1, length, dtype=torch.bool)
                 sampler.events(evaluated.flow, eta, free, RandomStreams(self.seed, [0]))
 
-    def rows(self, evaluated: EvaluatedModel, length: int, say: ProgressCallback) -> Iterator[Row]:
-        """All numbers of the samples of each sampler and temperature."""
+    def check_metrics(self, evaluated: EvaluatedModel, texts: TextSet) -> None:
+        """Raise the error of a user's own metric, by measuring two rows; call it before anything is measured."""
+        few = Samples(texts.x1[:2].cpu(), None, evaluated.tokenizer, texts.training)
+        for metric in self.metrics:
+            if metric.function is not None:
+                metric.measure(few)
+
+    def rows(self, evaluated: EvaluatedModel, texts: TextSet, say: ProgressCallback) -> Iterator[Row]:
+        """All numbers of the samples of each sampler and temperature; they are as long as the rows of `texts`."""
         self.check(evaluated)
+        length = texts.x1.shape[1]
         samplers: list[Sampler | None] = [None] if evaluated.flow is None else [*samplers_of(self.sampler, self.steps)]
         points = [
             (sampler, temperature, eta)
@@ -84,8 +92,9 @@ class SampleEvaluation:
             facts = {"sampler": facts["sampler"], "temperature": temperature, **facts}
             what = f"{facts['sampler']}, temperature {temperature:g}"
             say(f"drawing {self.n:,} sequences of {length}: {what} ({place} of {len(points)})")
-            samples, drawn = self._draw(evaluated, length, sampler, eta, temperature, say)
+            samples, drawn = self._draw(evaluated, texts, sampler, eta, temperature, say)
             facts |= {**drawn, "length": length, "seed": self.seed}
+            samples = replace(samples, tokenizer=evaluated.tokenizer, training=texts.training)
             for number, judge in self._numbers(evaluated, samples, say):
                 yield evaluated.row(SAMPLES, number, **facts, **judge)
 
@@ -93,19 +102,21 @@ class SampleEvaluation:
         """The same numbers of held-out text, to compare the samples with."""
         tokens = texts.shuffled(self.seed).x1[: self.n]
         facts = {"sampler": ITSELF, "length": tokens.shape[1], "seed": self.seed, **texts.facts}
-        for number, judge in self._numbers(evaluated, Samples(tokens), say):
+        samples = Samples(tokens.cpu(), None, evaluated.tokenizer, texts.training)
+        for number, judge in self._numbers(evaluated, samples, say):
             yield evaluated.row(texts.name, number, eta=None, **facts, **judge)
 
     def _draw(
         self,
         evaluated: EvaluatedModel,
-        length: int,
+        texts: TextSet,
         sampler: Sampler | None,
         eta: float,
         temperature: float,
         say: ProgressCallback,
     ) -> tuple[Samples, dict[str, str]]:
         """The samples, and how tokens were drawn: by which function, from a network in which dtype."""
+        length = texts.x1.shape[1]
         if sampler is None or evaluated.flow is None:
             pieces = evaluated.causal.pieces(self.n, length, stream(self.seed, "samples"), temperature)
             tokens = torch.cat([piece.cpu() for piece in pieces])
@@ -122,6 +133,7 @@ class SampleEvaluation:
             seed=self.seed,
             precision=self.precision,
             progress=lambda done, count: status.update(lambda: f"drawing, {sampler.label}: {done:,} of {count:,}"),
+            labels=texts.sample_labels(self.n),
         )
         return Samples(out.tokens.cpu(), out), {"draw": out.draw, "dtype": out.precision}
 
@@ -129,8 +141,9 @@ class SampleEvaluation:
         self, evaluated: EvaluatedModel, samples: Samples, say: ProgressCallback
     ) -> Iterator[tuple[Measurement, dict[str, Any]]]:
         """Metrics, then the judge's numbers; each with the facts about the judge that its row stores."""
+        functions = {metric.quantity: metric.function for metric in self.metrics if metric.function is not None}
         for number in measure_samples(samples, self.metrics):
-            yield number, {}
+            yield number, {"metric": functions[number.quantity]} if number.quantity in functions else {}
         yield from self._judged(evaluated, samples.tokens, say)
 
     def _judged(
@@ -162,9 +175,11 @@ def etas_of(sampler: Sampler | None, etas: tuple[float, ...]) -> tuple[float, ..
 
 
 def sampler_facts(sampler: Sampler, eta: float) -> dict[str, Any]:
-    """What rows store of a sampler; `sampler_label` and `sampler_family` only where bn and br do not bound it."""
-    if sampler.bounded_steps is not None:
+    """What rows store of a sampler; `sampler_label` and `sampler_family` except for plain Euler steps."""
+    if sampler.bounded_steps is not None and not sampler.refresh:
         steps = sampler.bounded_steps
         return {"sampler": f"η = {eta:g}, {steps} steps", "eta": eta, "steps": steps}
     facts = {"sampler": f"η = {eta:g}, {sampler.label}", "eta": eta, "steps": getattr(sampler, "steps", None)}
-    return {**facts, "sampler_label": sampler.label, "sampler_family": sampler.family}
+    bounded = {} if sampler.bounded_steps is None else {"bounded": True, "refresh": sampler.refresh}
+    bounded |= {"planned": True} if sampler.chooses_positions else {}
+    return {**facts, "sampler_label": sampler.label, "sampler_family": sampler.family, **bounded}

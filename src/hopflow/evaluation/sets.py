@@ -1,7 +1,7 @@
 """Test sets: held-out text and named corpora, tokenized for the evaluated model."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from .. import data
 from ..data.corpus import Corpus
 from ..data.documents import ReadStatistics, read
 from ..data.named_corpora import cache_folder, data_folder, local_corpora, resolve
+from ..data.row_files import is_row_file
 from ..data.tokenizers import END, Tokenizer
+from ..network.labels import label_number
 from ..system import atomic
 from ..system.progress import Progress, ProgressCallback
 from .detokenise import DETOKENISERS
@@ -44,12 +46,32 @@ class TextSet:
     facts: dict[str, Any] = field(default_factory=dict)
     counts: Int[Tensor, " V"] | None = None
     """Counts of each token in the training text; None where it is not available."""
+    padded: bool = False
+    """Whether rows end with padding that training left out: bounds, which count every token, are not measured."""
+    labels: Int[Tensor, " n"] | None = None
+    """The label of each row, for a network with labels; None for a network without."""
+    training: Callable[[], Iterator[Int[Tensor, "m L"]]] | None = None
+    """Returns all training rows in parts; None where they are not known."""
 
     def shuffled(self, seed: int) -> "TextSet":
         """The rows in random order: an evaluation may stop early, and neighboring rows of a text are similar."""
         order = torch.randperm(len(self.x1), generator=torch.Generator().manual_seed(seed))
         characters = None if self.characters is None else self.characters[order]
-        return replace(self, x1=self.x1[order.to(self.x1.device)], characters=characters)
+        labels = None if self.labels is None else self.labels[order]
+        return replace(self, x1=self.x1[order.to(self.x1.device)], characters=characters, labels=labels)
+
+    def sample_labels(self, n: int) -> Int[Tensor, " n"] | None:
+        """Labels for n samples: those of the rows, from the first on; None without labels."""
+        return None if self.labels is None else self.labels[torch.arange(n) % len(self.labels)]
+
+    def of_label(self, label: int, name: str, rows: int) -> tuple["TextSet", list[int]]:
+        """The set of the rows of one label among the first `rows`, and their indices."""
+        assert self.labels is not None
+        found = (self.labels[:rows] == label).nonzero()[:, 0]
+        characters = None if self.characters is None else self.characters[found]
+        x1 = self.x1[found.to(self.x1.device)]
+        own = replace(self, name=f"{self.name}, label {name}", x1=x1, characters=characters, labels=self.labels[found])
+        return own, found.tolist()
 
 
 def held_out(evaluated: EvaluatedModel, *, offline: bool = False, progress: ProgressCallback | None = None) -> TextSet:
@@ -74,8 +96,8 @@ def held_out(evaluated: EvaluatedModel, *, offline: bool = False, progress: Prog
             f"{text} has changed since {evaluated.name} was trained on it: its held-out part may overlap the\n"
             f"training text; restore the file, or{PASS_DATA}"
         )
-    found = _set("held-out", corpus, {"detokenised": "as is", "split": "held out", "text": text})
-    return replace(found, counts=corpus.counts)
+    found = _set("held-out", corpus, evaluated, {"detokenised": "as is", "split": "held out", "text": text})
+    return replace(found, counts=corpus.counts, training=corpus.training_rows)
 
 
 def named(
@@ -91,6 +113,10 @@ def named(
     tokenizer, length = _tokenizer(evaluated), length or evaluated.length
     if not length:
         raise ValueError(f"{evaluated.name} has no record of its sequence length: pass length=TOKENS")
+    if is_row_file(word):
+        corpus = data.load(word, tokenizer, length, holdout=1.0, offline=offline, progress=progress)
+        trained_on = corpus.identity["source_sha256"] == evaluated.identity.get("data.source_sha256")
+        return _set(word, corpus, evaluated, {"detokenised": "as is", "split": "all", "trained_on": trained_on})
     where, split = _find(word)
     how = KNOWN.get(word.partition(":")[0], "as is") if detokenise == "auto" else detokenise
     if how not in DETOKENISERS:
@@ -114,15 +140,30 @@ def named(
         "documents": "joined by line breaks" if joined else "as they are",
     }
     facts["trained_on"] = corpus.identity["source_sha256"] == evaluated.identity.get("data.source_sha256")
-    return _set(word, corpus, facts)
+    return _set(word, corpus, evaluated, facts)
 
 
-def _set(name: str, corpus: Corpus, facts: dict[str, Any]) -> TextSet:
+def _set(name: str, corpus: Corpus, evaluated: EvaluatedModel, facts: dict[str, Any]) -> TextSet:
     end = corpus.tokenizer.end
     decoded = (corpus.tokenizer.decode([i for i in row if i != end]) for row in corpus.test.tolist())
     characters = torch.tensor([float(len(text)) for text in decoded], dtype=torch.float64)
     own = {key: corpus.identity[key] for key in ("source_sha256", "tokenizer", "test_tokens")}
-    return TextSet(name, corpus.test, characters, {**facts, **own, "data_sha256": corpus.identity["test_sha256"]})
+    facts = {**facts, **own, "data_sha256": corpus.identity["test_sha256"]}
+    padded = corpus.test_keep is not None
+    return TextSet(name, corpus.test, characters, facts, padded=padded, labels=_labels(name, corpus, evaluated))
+
+
+def _labels(name: str, corpus: Corpus, evaluated: EvaluatedModel) -> Int[Tensor, " n"] | None:
+    """The labels of a corpus as numbers of the network's labels; None for a network without labels."""
+    if not evaluated.labels:
+        return None
+    if corpus.test_labels is None:
+        raise ValueError(f"{evaluated.name} has labels, and {name} has none:{PASS_DATA} with a label for each row")
+    try:
+        numbers = [label_number(word, evaluated.label_names, evaluated.labels) for word in corpus.label_names]
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return torch.tensor(numbers)[corpus.test_labels]
 
 
 def _tokenizer(evaluated: EvaluatedModel) -> Tokenizer:

@@ -6,7 +6,7 @@ the sampler that it bounds, and for samples the score of a judge, metrics such a
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..couplings import Coupling
 from ..data.tokenizers import Tokenizer
 from ..flow import Flow
-from ..network.network import Network, device_of
+from ..network.network import Network, check_labels, device_of
 from ..sampling.samplers import Sampler
 from ..system.hints import did_you_mean
 from ..system.progress import ProgressCallback
@@ -31,6 +31,7 @@ from .sample_rows import SampleEvaluation, samplers_of
 from .sets import TextSet
 from .stopping import StoppingRule
 from .transport_rows import TransportEvaluation
+from .validators import as_metrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,8 @@ class Suite:
     retokenise: bool = True
     metrics: tuple[SampleMetric, ...] = METRICS
     """The metrics of samples."""
+    validators: tuple[Any, ...] = ()
+    """Further metrics: functions of the samples, names of `validators.EXAMPLES`, or `package.module:function`."""
     transport: bool = True
     """Whether to compare hops and costs of the samples with the prediction of the coupling."""
     seed: int = 0
@@ -88,6 +91,7 @@ class Suite:
         return LikelihoodEvaluation(
             eta=self.eta,
             steps=self.steps,
+            sampler=self.sampler,
             coupling=self.coupling,
             ot_n=self.ot_n,
             eps=self.eps,
@@ -104,6 +108,7 @@ class Suite:
         evaluated: EvaluatedModel,
         x1: Int[Tensor, "n L"] | None = None,
         *,
+        labels: Int[Tensor, " n"] | None = None,
         offline: bool = False,
         progress: ProgressCallback,
     ) -> Iterator[Row]:
@@ -111,16 +116,17 @@ class Suite:
         self._check(evaluated, x1)
         likelihood, samples = self.likelihood, self._samples(evaluated, offline, progress)
         samples.check(evaluated)
-        sets_ = self._sets(evaluated, x1, offline, progress)
+        sets_ = self._sets(evaluated, x1, labels, offline, progress)
         for texts in sets_:
             likelihood.estimators(evaluated, len(texts.x1))
         samples.check_samplers(evaluated, sets_[0].x1.shape[1])
+        samples.check_metrics(evaluated, sets_[0])
         for texts in sets_:
-            yield from likelihood.rows(evaluated, texts, progress)
+            yield from () if texts.padded else likelihood.rows(evaluated, texts, progress)
             yield from samples.reference(evaluated, texts, progress) if self.gen else ()
         if self.gen:
-            yield from samples.rows(evaluated, sets_[0].x1.shape[1], progress)
-        if self.gen and self.transport:
+            yield from samples.rows(evaluated, sets_[0], progress)
+        if self.gen and self.transport and not sets_[0].padded:
             (sampler,) = samplers_of(self.sampler, (max(self.steps, default=32),))
             transport = TransportEvaluation(self.n, sampler, self.seed, self.precision)
             yield from transport.rows(evaluated, sets_[0], progress)
@@ -133,7 +139,10 @@ class Suite:
             raise ValueError("length and detokenise are settings of data=…, which is missing: leave them out")
         if self.judge is not None and not self.gen:
             raise ValueError("a judge scores samples, and gen=false draws none: leave one of them out")
-        if self.sampler is not None and not self.gen:
+        if self.validators and not self.gen:
+            raise ValueError("a metric measures samples, and gen=false draws none: leave one of them out")
+        samplers = samplers_of(self.sampler, self.steps)
+        if self.sampler is not None and not self.gen and not any(one.has_own_likelihood for one in samplers):
             raise ValueError("a sampler draws samples, and gen=false draws none: leave one of them out")
         if self.sampler is not None and evaluated.flow is None:
             raise ValueError("an autoregressive network draws from left to right: leave sampler out")
@@ -155,14 +164,20 @@ class Suite:
             seed=self.seed,
             precision=self.precision,
             sampler=self.sampler,
-            metrics=self.metrics,
+            metrics=(*self.metrics, *as_metrics(self.validators, self.metrics)),
         )
 
     def _sets(
-        self, evaluated: EvaluatedModel, x1: Int[Tensor, "n L"] | None, offline: bool, progress: ProgressCallback
+        self,
+        evaluated: EvaluatedModel,
+        x1: Int[Tensor, "n L"] | None,
+        labels: Int[Tensor, " n"] | None,
+        offline: bool,
+        progress: ProgressCallback,
     ) -> list[TextSet]:
         if x1 is not None:
-            return [_rows_as_set(x1, evaluated.tokenizer)]
+            check_labels(evaluated.model, labels, len(x1))
+            return [replace(_rows_as_set(x1, evaluated.tokenizer), labels=labels)]
         if not self.data:
             return [sets.held_out(evaluated, offline=offline, progress=progress)]
         how: dict[str, Any] = {"length": self.length, "detokenise": self.detokenise}
@@ -174,6 +189,7 @@ def evaluate(
     flow: Flow | None = None,
     x1: Int[Tensor, "n L"] | None = None,
     *,
+    labels: Int[Tensor, " n"] | None = None,
     tokenizer: Tokenizer | None = None,
     device: str = "cpu",
     offline: bool = False,
@@ -182,24 +198,28 @@ def evaluate(
 ) -> list[Row]:
     """Evaluate a run folder, or a network with its flow and test sequences x1; keywords are the fields of `Suite`.
 
+    `labels` has the label of each sequence of x1, for a network with labels: bounds are then on -log p(x1 | label).
     An autoregressive network (`Causal`) needs no flow. Nothing is written; `hopflow eval` stores the rows in the run
     folder. `sampler=` takes any `Sampler`:
 
         hf.evaluate(model, flow, x1, sampler=hf.RandomOrder())
         hf.evaluate(model, flow, x1, sampler=lambda steps: hf.Euler(steps, hf.CosineGrid()), steps=(8, 16))
+
+    `validators=[function]` adds metrics: functions from `Samples` to one number per sequence.
     """
     say = progress or (lambda text: None)
     suite = Suite.of(keys)
     if isinstance(what, str | os.PathLike):
-        if flow is not None or x1 is not None or tokenizer is not None:
+        if any(given is not None for given in (flow, x1, labels, tokenizer)):
             raise ValueError("a run folder has its own flow, tokenizer and text: pass data=…, or a network in memory")
-        return list(suite.run(EvaluatedModel.load(what, device), offline=offline, progress=say))
+        return list(suite.run(EvaluatedModel.load(what, device, offline=offline), offline=offline, progress=say))
     if x1 is None:
         raise ValueError("a network in memory needs test sequences: evaluate(model, flow, x1)")
-    return list(suite.run(EvaluatedModel(what, flow, tokenizer=tokenizer), x1, offline=offline, progress=say))
+    evaluated = EvaluatedModel(what, flow, tokenizer=tokenizer)
+    return list(suite.run(evaluated, x1, labels=labels, offline=offline, progress=say))
 
 
-SEVERAL = ("data", "eta", "steps", "temperature", "metrics")
+SEVERAL = ("data", "eta", "steps", "temperature", "metrics", "validators")
 """Fields with several values; a single value is accepted as well."""
 REAL = ("eta", "temperature", "eps", "error", "seconds")
 """Fields whose values become floats."""

@@ -104,9 +104,10 @@ def _shorten(lines: list[dict[str, str]], rows: Sequence[Row]) -> None:
     """Drop columns that a terminal has no room for; they are in eval.md, or in the notes under the table."""
     per_character = any("bits_per_char" in row.more for row in rows)
     couplings = {_name(row).partition(" ")[2] for row in rows if "ot_n" in row.more}
+    kinds = {line["is"] for line in lines}
     for line, row in zip(lines, rows, strict=True):
         line["quantity"] = row.quantity if len(couplings) == 1 and "ot_n" in row.more else line["quantity"]
-        line["quantity"] += " (no bound)" * (line.pop("is") == "no bound")
+        line["quantity"] += {"no bound": " (no bound)", "exact": " (exact)" * (len(kinds) > 1)}.get(line.pop("is"), "")
         line["sampler"] = line["sampler"].replace(CONTINUOUS, "continuous")
         line["n"] = f"{row.n:,} × {row.more['ot_n']}" if "ot_n" in row.more else line["n"]
         for name in ("nats/sequence" if per_character else "bits/char", "draws", "sequences"):
@@ -114,7 +115,8 @@ def _shorten(lines: list[dict[str, str]], rows: Sequence[Row]) -> None:
 
 
 def _copies(row: Row, of: Row, rows: Sequence[Row]) -> bool:
-    equal = row.more.get("equal_to_eta") == of.eta and row.more.get("steps") == of.more.get("steps")
+    same = all(row.more.get(name) == of.more.get(name) for name in ("steps", "sampler_label"))
+    equal = same and row.more.get("equal_to_eta") == of.eta
     return equal and "ot_n" not in of.more and of.quantity != "bk" and is_copy(row, rows)
 
 
@@ -219,9 +221,11 @@ def _columns(rows: Sequence[Row], full: bool) -> dict[str, str]:
 
 
 def _unbounded(rows: Sequence[Row]) -> list[str]:
-    """A note on samplers that bn and br do not bound."""
-    labels = dict.fromkeys(str(row.more["sampler_label"]) for row in rows if "sampler_label" in row.more)
-    return [f"bn and br bound Euler steps on an even grid, not: {'; '.join(labels)}."] if labels else []
+    """A note on samplers that b0, bn and br do not bound, and the likelihood of planners."""
+    others = [row for row in rows if "sampler_label" in row.more and not row.more.get("bounded")]
+    labels = dict.fromkeys(str(row.more["sampler_label"]) for row in others)
+    planned = " `planned` is the likelihood of these samples." if any("planned" in row.more for row in others) else ""
+    return [f"bn and br bound Euler steps on an even grid, not: {'; '.join(labels)}.{planned}"] if labels else []
 
 
 def _judge(row: Row) -> str:

@@ -23,6 +23,7 @@ from ..flow import Flow
 from ..network.network import Network
 from ..runs import checkpoint
 from ..runs.ot_batch import OTDraw, OTProblem
+from ..runs.rectified_pairs import RectifiedPairs
 from ..sampling.generate import SamplingOptions, generate
 from ..sampling.generation import HOLE, Generation
 from ..sampling.samplers import Sampler
@@ -152,18 +153,20 @@ def jumps(
     x1: Int[Tensor, "m L"] | None = None,
     ot_batch: int | None = None,
     embedding: Float[Tensor, "V D"] | None = None,
+    group: Int[Tensor, " m"] | None = None,
     **how: Unpack[SamplingOptions],
 ) -> Jumps:
     """Draw n sequences with `generate` and count their jumps; with data rows x1, predict them as well.
 
     `ot_batch` should be that of the training: a coupling saves more with more rows to choose from. `embedding` is for
-    couplings that read it; by default the table of the network.
+    couplings that read it; by default the table of the network. `group` has the label of each data row, if the rows
+    are paired within their labels.
     """
     pairs = None
     if x1 is not None:
         if x1.shape[1] != length:
             raise ValueError(f"x1 has rows of {x1.shape[1]} tokens, but length={length}: they must be equal")
-        pairs = _Batches.of(model, flow, x1, ot_batch, how.get("seed", 0), _table(model, embedding, None)[0])
+        pairs = _Batches.of(model, flow, x1, ot_batch, how.get("seed", 0), _table(model, embedding, None)[0], group)
     drawn = generate(model, flow, n=n, length=length, **how)
     found = replace(Jumps.of(drawn), surplus=corrector_surplus(flow, drawn.sampler, drawn.eta, length))
     return found if pairs is None else replace(found, predicted=_predicted(list(pairs)))
@@ -179,19 +182,21 @@ def transport_costs(
     ot_batch: int | None = None,
     embedding: Float[Tensor, "V D"] | None = None,
     run: str | os.PathLike[str] | None = None,
+    group: Int[Tensor, " m"] | None = None,
     **how: Unpack[SamplingOptions],
 ) -> TransportCosts:
     """Dynamic cost of n generated sequences (1,024 steps), and Kantorovich cost of every full `ot_batch` of data rows.
 
     `costs` defaults to Hamming and, where there is an embedding table, the squared and the plain embedding distance.
     The table is `embedding`, or the averaged one that the coupling read in the training folder `run` (`ot_ema`), or
-    the table of the network. The paper takes 3,200 sequences, and 1,200 batches of 512.
+    the table of the network. `group` has the label of each data row, if the rows are paired within their labels. The
+    paper takes 3,200 sequences, and 1,200 batches of 512.
     """
     table, whose = _table(model, embedding, run)
     by_token = _by_token(costs or [Hamming(), *([] if table is None else [SquaredEmbedding(), Embedding()])], table)
     if "steps" not in how and "sampler" not in how:
         how["steps"] = STEPS
-    pairs = _Batches.of(model, flow, x1, ot_batch, how.get("seed", 0), table)
+    pairs = _Batches.of(model, flow, x1, ot_batch, how.get("seed", 0), table, group)
     how["trajectory"] = True
     drawn = generate(model, flow, n=n, length=x1.shape[1], **how)
     paired = list(pairs)
@@ -220,7 +225,7 @@ def corrector_surplus(flow: Flow, sampler: Sampler, eta: Eta, length: int) -> fl
     rest = flow.schedule.rest(t[:, None])  # (N+1, 1) or (N+1, L)
     _, s = step_sizes(rest[:-1], rest[:-1] - rest[1:], eta_at(eta, t[:-1])[:, None])
     proposed = (s * rest[:-1]).sum(0).expand(length).sum()  # accepted as well: a token is noise with probability 1 - k
-    return float(proposed) * (1 - float(flow.source.token_probs().double().square().sum()))
+    return float(proposed) * (1 - float(flow.source.token_probs().double().square().sum(-1).mean()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,10 +238,18 @@ class _Batches:
     seed: int
     table: Float[Tensor, "V D"] | None
     model: Network
+    group: Int[Tensor, " m"] | None = None
 
     @classmethod
     def of(
-        cls, model: Network, flow: Flow, x1: Int[Tensor, "m L"], size: int | None, seed: int, table: Tensor | None
+        cls,
+        model: Network,
+        flow: Flow,
+        x1: Int[Tensor, "m L"],
+        size: int | None,
+        seed: int,
+        table: Tensor | None,
+        group: Int[Tensor, " m"] | None,
     ) -> "_Batches":
         flow.vocab.check_data(x1)
         reads = flow.coupling.reads
@@ -253,14 +266,20 @@ class _Batches:
             raise ValueError(
                 f"x1 must have at least two batches of ot_batch={size} rows, for an error, got {len(x1)} rows"
             )
-        return cls(flow, x1.cpu(), size, seed, table if "embedding" in reads else None, model)
+        return cls(flow, x1.cpu(), size, seed, table if "embedding" in reads else None, model, group)
 
     def __iter__(self) -> Iterator[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]]:
         network = self.model if "network" in self.flow.coupling.reads else None
+        rectified = self.flow.coupling.pair_store is not None
+        stored = RectifiedPairs.open(self.flow, self.x1.shape[1]) if rectified else None
         for index in range(len(self.x1) // self.size):  # a smaller last batch would be coupled differently
-            rows = self.x1[index * self.size : (index + 1) * self.size]
+            here = slice(index * self.size, (index + 1) * self.size)
+            rows, group = self.x1[here], None if self.group is None else self.group[here]
+            if stored is not None:
+                yield stored.next_to(rows, self.seed, index)
+                continue
             draw = OTDraw(self.seed, index, self.size, self.size)
-            yield OTProblem(draw, rows, None, self.table, network).solve(self.flow).x0, rows
+            yield OTProblem(draw, rows, group, self.table, network).solve(self.flow).x0, rows
 
 
 def _predicted(pairs: Sequence[tuple[Tensor, Tensor]]) -> Measurement:

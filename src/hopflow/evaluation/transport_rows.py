@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ..runs.rectified_pairs import RectifiedPairs
 from ..runs.rng import stream_seed
 from ..runs.run_folder import is_run
 from ..sampling.generate import SamplingOptions
@@ -36,15 +37,19 @@ class TransportEvaluation:
 
     def rows(self, evaluated: EvaluatedModel, texts: TextSet, say: ProgressCallback) -> Iterator[Row]:
         """Hops and costs; none where no pairs can be computed."""
-        if evaluated.flow is None or not _can_pair(evaluated, texts):
+        if evaluated.flow is None or not _can_pair(evaluated, texts, say):
             return
         trained = evaluated.recipe.get("ot_batch") or evaluated.recipe.get("batch") or 64
         ot_n = min(int(trained), len(texts.x1) // 2)
-        x1 = texts.shuffled(stream_seed(self.seed, "eval order")).x1[: BATCHES * ot_n]
+        mixed = texts.shuffled(stream_seed(self.seed, "eval order"))
+        x1, group = mixed.x1[: BATCHES * ot_n], None if mixed.labels is None else mixed.labels[: BATCHES * ot_n]
         say(f"transport: {self.sampler.label}, pairs of {ot_n} rows")
         run = evaluated.name if is_run(Path(evaluated.name)) else None
         how: SamplingOptions = {"sampler": self.sampler, "seed": self.seed, "precision": self.precision}
-        found = transport_costs(evaluated.model, evaluated.flow, x1, n=self.n, ot_batch=ot_n, run=run, **how)
+        how["labels"] = mixed.sample_labels(self.n)
+        found = transport_costs(
+            evaluated.model, evaluated.flow, x1, n=self.n, ot_batch=ot_n, run=run, group=group, **how
+        )
         about: dict[str, Any] = {**sampler_facts(self.sampler, 0.0), "length": x1.shape[1]}
         about |= {"dtype": found.jumps.dtype}
         about |= {"seed": self.seed, "embeddings": found.table, "text": texts.name, **texts.facts}
@@ -57,8 +62,14 @@ class TransportEvaluation:
             yield evaluated.row(TRANSPORT, number, **about, **pairs)
 
 
-def _can_pair(evaluated: EvaluatedModel, texts: TextSet) -> bool:
-    """Whether there are at least four rows, and the embeddings that the coupling reads."""
+def _can_pair(evaluated: EvaluatedModel, texts: TextSet, say: ProgressCallback) -> bool:
+    """Whether there are at least four rows, and the embeddings or the pair store that the coupling reads."""
     assert evaluated.flow is not None
+    if evaluated.flow.coupling.pair_store is not None:
+        try:
+            RectifiedPairs.open(evaluated.flow, texts.x1.shape[1])
+        except ValueError as error:  # the store may have been deleted after the training
+            say(f"transport is left out: {error}")
+            return False
     lacks = "embedding" in evaluated.flow.coupling.reads and not hasattr(evaluated.model, "table")
     return len(texts.x1) >= 4 and not lacks

@@ -36,6 +36,7 @@ def _chosen(rows: Sequence[Row]) -> list[list[Row]]:
 
     Samplers are those in the most steps that br bounds; without br those in continuous time, or else in the most steps.
     """
+    rows = [row for row in rows if "sampler_label" not in row.more]
     numbers = [row for row in rows if row.is_bound or row.more.get("exact")]
     if reversed_ := [row for row in numbers if row.quantity == "br"]:
         most = max((row.more["steps"], row.more["paths"]) for row in reversed_)
@@ -57,7 +58,9 @@ def _chosen(rows: Sequence[Row]) -> list[list[Row]]:
 def is_copy(row: Row, rows: Sequence[Row]) -> bool:
     """Whether this row copies the bound of another η that is among these rows."""
     of, steps = row.more.get("equal_to_eta"), row.more.get("steps")
-    equal = [other for other in rows if other.eta == of and other.more.get("steps") == steps]
+    label = row.more.get("sampler_label")
+    same = [other for other in rows if other.eta == of and other.more.get("sampler_label") == label]
+    equal = [other for other in same if other.more.get("steps") == steps]
     return of is not None and any((other.value, other.n) == (row.value, row.n) for other in equal)
 
 
