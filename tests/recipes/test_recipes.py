@@ -122,7 +122,11 @@ def test_names_take_numbers_after_a_colon():
         ({"objective": "bound:1,2,3"}, "number"),
         ({"model": "gpt"}, "model=gpt is unknown"),
         ({"weight_ema": "1"}, "weight_ema must be a number ≥ 0 and < 1, got 1"),
-        ({"source": "uniform:0.5"}, "a source takes no numbers"),
+        ({"source": "uniform:0.5"}, "uniform takes no number after the colon"),
+        ({"source": "mixed:2"}, r"must lie in \[0, 1\], got 2"),
+        ({"source": "mixed:nan"}, r"must lie in \[0, 1\], got nan"),
+        ({"source": "mixed:0.1,1"}, "mixed takes 1 number after the colon"),
+        ({"source": "mixed:half"}, "'half' is not a number"),
         ({"rate": "linear"}, "constant, cosine"),
         ({"time": "maybe"}, "time=maybe"),
         ({"length": "0"}, "length must be an integer ≥ 1, got 0"),
@@ -373,9 +377,10 @@ PROBES = (-1, 0, 0.5, 1, 2, 1024, 1 << 20, (1 << 20) + 1)
 ACCEPTED = {
     "1 2 1024 1048576 1048577": "steps batch accumulate log_every save_every keep eval_steps length masks",
     "0 1 2 1024 1048576 1048577": "ahead warmup seed eval_every eval_rows eval_samples",
-    "0 0.5 1 2 1024 1048576 1048577": "weight_decay save_minutes",
+    "0 0.5 1 2 1024 1048576 1048577": "weight_decay save_minutes eps",
+    "0 0.5 1": "fresh",
     "0.5 1 2 1024 1048576 1048577": "lr adam_eps clip",
-    "0 0.5": "ot_ema weight_ema beta1 beta2 holdout dropout",
+    "0 0.5": "ot_ema weight_ema beta1 beta2 holdout dropout label_dropout",
     "1 2 1024": "threads",
     "0 1 2": "workers",
     "1024 1048576": "ot_batch",  # a multiple of the batch
@@ -416,3 +421,8 @@ def test_a_toml_file_that_is_special_or_huge_is_not_read(tmp_path, kind):
         os.truncate(file, 1 << 40)
     with pytest.raises(ValueError, match=r"mine\.toml is not a TOML file: it (is|has)"):
         resolve(str(file))
+
+
+def test_a_negative_eps_is_refused_in_python_as_on_the_command_line():
+    with pytest.raises(ValueError, match="eps must be a number ≥ 0, got -1"):
+        Recipe(eps=-1.0)

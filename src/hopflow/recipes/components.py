@@ -1,20 +1,25 @@
 """Components by the names that settings use.
 
 A name is derived from its class (`BagOfWords` is bag_of_words, `ExactOT` is exact): a new source or cost has a name,
-and is listed in the help, as soon as its class exists. Numbers follow a colon: `polynomial:2`, `bound:1`.
+and is listed in the help, as soon as its class exists. Numbers, or a folder, follow a colon: `polynomial:2`,
+`bound:1`, `rectified:STORE`.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from inspect import signature
+from typing import Any, TypeVar, get_type_hints
+
+from torch import Tensor
 
 from ..costs import SequenceCost
 from ..couplings import Coupling
 from ..objectives import Objective
 from ..predictions import Prediction
 from ..runs.storage import kinds
-from ..sampling.samplers import Sampler
-from ..sampling.time_grids import Grid
+from ..sampling import planners  # noqa: F401  # its samplers are found by name once it is imported
+from ..sampling.samplers import Grid, Sampler
 from ..schedules import Schedule
 from ..sources import Source
 from ..training.settings import nearest
@@ -31,6 +36,9 @@ FAMILIES: dict[str, type[Any]] = {
     "sampler": Sampler,
     "grid": Grid,
 }
+
+FITTED = ("counts", "masks")
+"""Arguments of `Source.fit` that come from the text and its settings."""
 
 Part = TypeVar("Part")
 
@@ -71,17 +79,44 @@ def choose(key: str, text: str, **offered: Any) -> Any:
     own = list(types)
     values = {name: value for name, value in offered.items() if name in own}
     free = [name for name in own if name not in values]
-    given = [number for number in text.partition(":")[2].split(",") if number]
-    if len(given) > len(free):
-        raise ValueError(f"{key}={text}: {text.partition(':')[0]} takes {len(free)} number(s) after the colon")
-    for name, number in zip(free, given, strict=False):
-        try:
-            values[name] = int(number) if types[name] is int else float(number)
-        except ValueError:
-            raise ValueError(f"{key}={text}: {number!r} is not a number") from None
+    if free and types[free[0]] is str and ":" in text:  # a folder, which may contain commas
+        values[free.pop(0)] = text.partition(":")[2]
+        text = text.partition(":")[0]
+    values |= _numbers(key, text, {name: types[name] for name in free})
     try:
         return kind(**values)
     except TypeError:
+        if types[free[0]] is str:
+            raise ValueError(f"{key}={text} needs a {free[0]}: {key}={text}:{free[0].upper()}") from None
         raise ValueError(
             f"{key}={text} cannot be made by name, because it needs {', '.join(free)}: build the flow in Python"
         ) from None
+
+
+def fit_source(text: str, counts: Tensor, masks: int | None = None) -> Source:
+    """The source that a setting names, for a text with these token counts; numbers after a colon are passed to `fit`.
+
+    >>> import torch
+    >>> fit_source("mixed:0.2", torch.tensor([5, 2, 1]))
+    Mixed(vocab=Vocab(data=3, masks=1), uniform=0.2)
+    """
+    kind: type[Source] = kind_of("source", text)
+    types = get_type_hints(kind.fit)
+    further = {name: types.get(name, float) for name in signature(kind.fit).parameters if name not in FITTED}
+    return kind.fit(counts, masks, **_numbers("source", text, further))
+
+
+def _numbers(key: str, text: str, types: Mapping[str, Any]) -> dict[str, int | float]:
+    """The numbers after the colon of a setting such as polynomial:2, for arguments of these types."""
+    name, _, after = text.partition(":")
+    given = [number for number in after.split(",") if number]
+    if len(given) > len(types):
+        takes = f"{len(types)} number{'s' * (len(types) > 1)}" if types else "no number"
+        raise ValueError(f"{key}={text}: {name} takes {takes} after the colon")
+    found: dict[str, int | float] = {}
+    for argument, number in zip(types, given, strict=False):
+        try:
+            found[argument] = int(number) if types[argument] is int else float(number)
+        except ValueError:
+            raise ValueError(f"{key}={text}: {number!r} is not a number") from None
+    return found

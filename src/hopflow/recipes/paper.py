@@ -1,4 +1,4 @@
-"""The runs of the paper by the names of its tables, each also in a laptop size (NAME_laptop).
+"""The runs of the paper by the names of its tables, and a few that it does not have; each also as NAME_laptop.
 
 A recipe is defined by its differences from another one. The paper does not state what its logits mean; all recipes use
 the prediction Evidence, for which every bound is finite (docs/theory.md §6).
@@ -116,6 +116,11 @@ def dfm_mmf_learned_cost() -> Recipe:
     return replace(dfm_mmf_exact(), cost="one_step_likelihood")
 
 
+def mixed() -> Recipe:
+    """Masks with 10 % of uniform data tokens; not in the paper."""
+    return replace(dfm_o(), source="mixed")
+
+
 def ar() -> Recipe:
     """The autoregressive baseline; can serve as a judge."""
     return replace(dfm_b(), model="causal")
@@ -180,6 +185,9 @@ PAPER: tuple[Callable[[], Recipe], ...] = (
     shakespeare_exact,
 )
 
+FURTHER: tuple[Callable[[], Recipe], ...] = (mixed,)
+"""Recipes that are not in the paper."""
+
 
 def laptop(recipe: Recipe) -> Recipe:
     """A recipe in a size that two CPU cores train in minutes: a tiny network, on Shakespeare in place of web text."""
@@ -207,8 +215,8 @@ def laptop(recipe: Recipe) -> Recipe:
 
 def names() -> list[str]:
     """The names of all recipes."""
-    paper = [f"{recipe.__name__}{ending}" for recipe in PAPER for ending in ("", LAPTOP)]
-    return [*(recipe.__name__ for recipe in TEXT), *paper]
+    sized = [f"{recipe.__name__}{ending}" for recipe in (*PAPER, *FURTHER) for ending in ("", LAPTOP)]
+    return [*(recipe.__name__ for recipe in TEXT), *sized]
 
 
 def named(name: str) -> Recipe:
@@ -216,7 +224,7 @@ def named(name: str) -> Recipe:
     if name in (own := {recipe.__name__: recipe for recipe in TEXT}):
         return own[name]()
     base = name.removesuffix(LAPTOP)
-    make = {recipe.__name__: recipe for recipe in PAPER}.get(base)
+    make = {recipe.__name__: recipe for recipe in (*PAPER, *FURTHER)}.get(base)
     if make is None:
         raise ValueError(f"there is no recipe {name!r}; {nearest(name, names())} (`hopflow list` shows all)")
     recipe = replace(make(), name=base)

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from ..models.sizes import Size
 from ..runs.custom_network import is_class
-from ..training.settings import Settings, learns, nearest, runs
-from .components import choose, kind_of
+from ..training.settings import COUNT, Settings, learns, nearest, runs
+from .components import choose, fit_source, kind_of
 
 MODELS = ("transformer", "convolutional", "causal")
 
@@ -21,7 +22,9 @@ class Recipe(Settings):
     name: str = runs("own", "name of the recipe; the run is written to runs/NAME")
     base: str | None = runs(None, "recipe of the defaults for a text file: text, or text_gpu on a CUDA device")
     data: str = runs(
-        "docs", "text: docs (Python's reference text), a file, a folder, - for stdin, or a name of `hopflow data list`"
+        "docs",
+        "text: docs (Python's reference text), a file, a folder, - for stdin, or a name of `hopflow data list`; "
+        "or rows: .npy, .npz, .fasta, .smi, .csv",
     )
     tokens: str = learns(
         "char",
@@ -38,8 +41,11 @@ class Recipe(Settings):
     dropout: float = learns(0.1, "dropout probability")
     time: bool = learns(True, "condition the network on t (optional for mask sources)")
     recompute: bool = runs(False, "recompute activations in the backward pass (checkpointing): less memory, slower")
-    source: str = learns("multimask", "noise that sampling starts from (x0)")
-    masks: int | None = learns(None, "only for source=multimask: number of mask tokens")
+    source: str = learns(
+        "multimask",
+        "noise that sampling starts from (x0); mixed:SHARE has this share of uniform data tokens among masks",
+    )
+    masks: int | None = learns(None, "only for source=multimask or mixed: number of mask tokens")
     schedule: str = learns("linear", "schedule k(t) from source to data; polynomial:N has exponent N")
     prediction: str = learns(
         "evidence",
@@ -48,10 +54,19 @@ class Recipe(Settings):
     )
     objective: str = learns("cross_entropy", "loss; bound:ETA is the NLL bound of the sampler with that η")
     coupling: str = learns(
-        "independent", "how noise (x0) is paired with text (x1); exact and sinkhorn use optimal transport"
+        "independent",
+        "how noise (x0) is paired with text (x1); exact and sinkhorn use optimal transport, rectified:STORE the pairs "
+        "of `hopflow rectify`",
     )
-    cost: str = learns("hamming", "cost of a pair (x0, x1) that the coupling minimizes")
-    eps: float = learns(0.01, "only for coupling=sinkhorn: entropic regularization, relative to the largest cost")
+    fresh: float = learns(
+        0.0, "only for coupling=rectified: share of the pairs that are real text with independent noise"
+    )
+    cost: str = learns(
+        "hamming", "cost of a pair (x0, x1) that the coupling minimizes; token_matrix:FILE reads a table"
+    )
+    eps: float = learns(
+        0.01, "only for coupling=sinkhorn: entropic regularization, relative to the largest cost", COUNT
+    )
     draw: str = learns(
         "rows", "only for coupling=sinkhorn: draw pairs with (rows) or without (permutation) replacement"
     )
@@ -60,6 +75,7 @@ class Recipe(Settings):
         "train a second head that predicts x0: a tighter bound br for coupled flows; "
         "by default with a coupling, except from masks",
     )
+    labels: bool | None = runs(None, "learn a distribution for each label of the data; by default if rows have labels")
     init: str | None = learns(None, "folder of a run with the initial weights")
     out: str | None = runs(None, "folder of the run")
 
@@ -71,6 +87,8 @@ class Recipe(Settings):
             raise ValueError(f"length must be an integer ≥ 1, got {self.length}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be a probability ≥ 0 and < 1, got {self.dropout}")
+        if not 0 <= self.fresh <= 1:
+            raise ValueError(f"fresh must be a share from 0 to 1, got {self.fresh}")
         if self.masks is not None and self.masks < 1:
             raise ValueError(f"masks must be an integer ≥ 1, got {self.masks}")
         Size.of(self.size)
@@ -79,7 +97,9 @@ class Recipe(Settings):
         for key in ("source", "coupling", "cost"):
             kind_of(key, getattr(self, key))
         if ":" in self.source:
-            raise ValueError(f"source={self.source}: a source takes no numbers, it is fitted to the text")
+            fit_source(
+                self.source, torch.ones(2, dtype=torch.int64)
+            )  # raises ValueError for wrong numbers, before the text is read
         for key in ("schedule", "prediction", "objective", "draw"):
             choose(key, getattr(self, key))
 

@@ -15,6 +15,7 @@ from ..network.network import embedding_table
 from ..runs.devices import choose_device, most_workers
 from ..runs.ot_batch import Share, one_thread
 from ..runs.run_folder import CHECKPOINTS
+from ..training.labels import RowLabels
 from ..training.pairing.pairs import Pairing
 from ..training.threads import choose_threads, using
 from ..training.trainer import NotFinite, Trainer, task_for
@@ -102,12 +103,14 @@ def seconds_per_step(built: Built) -> float | None:
 
 def _gain(built: Built) -> tuple[float | None, float | None, float | None]:
     recipe, flow = built.recipe, built.flow
-    if flow is None or not flow.couples:
+    if flow is None or not flow.couples or flow.coupling.pair_store is not None:
         return None, None, None
     size = recipe.ot_batch or recipe.batch
+    labelled = RowLabels.of(built.model, flow, built.corpus, replace(recipe, ot_batch=size, batch=size), Share())
     pairing = Pairing(
         flow,
         lambda index: built.corpus.batch(recipe.seed, index * size, size),
+        groups=None if labelled is None else labelled.of_ot_batch,
         length=recipe.length,
         batch=size,
         seed=recipe.seed,

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from ..data import load
 from ..data.named_corpora import is_corpus
+from ..data.row_files import is_row_file
 from ..runs.custom_network import is_class, load_class
 from ..runs.run_folder import is_run, read_recipe
 from ..system import regular_file
@@ -56,7 +58,14 @@ def own_text(data: str, keys: Mapping[str, Any], *, fresh: bool = False) -> Reci
     known = [recipe.__name__ for recipe in TEXT]
     if base not in known:
         raise ValueError(f"base={base} is unknown; {nearest(str(base), known)}")
-    return replace(named(base), name=name, data=data)
+    recipe = replace(named(base), name=name, data=data)
+    return _with_row_length(recipe, keys) if is_row_file(data) and "length" not in keys else recipe
+
+
+def _with_row_length(recipe: Recipe, keys: Mapping[str, Any]) -> Recipe:
+    """The recipe with the length of the longest row of a file of rows, which is prepared for this."""
+    asked = Recipe.read({key: keys[key] for key in ("tokens", "holdout") if key in keys}, recipe)
+    return replace(recipe, length=load(asked.data, asked.tokens, holdout=asked.holdout).length)
 
 
 def _for_device(device: str) -> str:
