@@ -46,6 +46,7 @@ def test_peak_memory_includes_the_network(monkeypatch):
     assert noted == ["measured from here", "made"] * len(CASE.sources)
 
 
+@pytest.mark.slow
 def test_workers_are_started_before_couplings_are_timed(monkeypatch):
     awake = []
     ready = training_run.FlowTask.wait_until_ready
@@ -86,6 +87,7 @@ def test_blocks_with_and_without_couplings_alternate_with_the_same_trainer(monke
     assert row.uncoupled_ms > 0
 
 
+@pytest.mark.slow
 def test_the_slowdown_is_robust_against_other_load_of_the_host(monkeypatch):
     """Steps that solve for seven others count, in every turn; a hiccup in each turn, and a turn of them, does not."""
     turns = iter(range(train.BLOCKS))

@@ -1,0 +1,320 @@
+"""The page in a browser, with a server that replays draws: what is seen, clicked, typed, copied and saved."""
+
+import json
+
+import pytest
+import torch
+from chromium import Chromium, Visit, missing
+from commands import FOX
+from page_server import PageServer, ServedFlow
+
+import hopflow as hf
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+LENGTH = 40
+STILL = {"reduced_motion": "reduce"}
+"""Draws are shown at their end at once."""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with Chromium.launched() as chromium:
+        yield chromium
+
+
+class Blanks(torch.nn.Module):
+    """A network without training that likes blanks, so that its texts have words."""
+
+    def __init__(self, source: hf.Source, blank: int) -> None:
+        super().__init__()
+        self.network = hf.Transformer(source.vocab, hf.Size(layers=1, width=16, heads=2))
+        torch.nn.init.normal_(self.network.head.weight)
+        self.blank = blank
+
+    def forward(self, xt, t):
+        logits = self.network(xt, t)
+        logits[..., self.blank] += 4
+        return logits
+
+
+def served(name: str, corpus, source: hf.Source, predicted: float, seed: int) -> ServedFlow:
+    torch.manual_seed(seed)
+    model = Blanks(source, corpus.tokenizer.encode(" ")[0]).eval()
+    return ServedFlow(name, model, hf.Flow(source), corpus.tokenizer, predicted, LENGTH)
+
+
+@pytest.fixture(scope="module")
+def flows(tmp_path_factory) -> list[ServedFlow]:
+    """Two networks without training, over the characters of a text, with the same noise."""
+    file = tmp_path_factory.mktemp("text") / "fox.txt"
+    file.write_text(FOX)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOPFLOW_CACHE", str(file.parent / "cache"))
+        corpus = hf.data.load(file, tokens="char", length=LENGTH)
+    source = hf.BagOfWords.fit(corpus.counts)
+    return [served("runs/first", corpus, source, 36.0, 0), served("runs/second", corpus, source, 30.0, 1)]
+
+
+@pytest.fixture(scope="module")
+def masked(flows) -> ServedFlow:
+    vocab = hf.Vocab(flows[0].flow.vocab.data, masks=1)
+    return served("runs/mask", flows[0], hf.Mask(vocab), LENGTH, 2)
+
+
+def drawn(visit: Visit) -> None:
+    """Wait until everything was drawn and is shown at its end."""
+    visit.page.locator("#save:enabled").wait_for()
+    visit.page.locator(".clock", has_text="t = 1.00").wait_for()
+
+
+def draw(visit: Visit, button: str = "#draw") -> None:
+    visit.page.click(button)
+    drawn(visit)
+
+
+def tokens(visit: Visit, panel: int = 0) -> str:
+    return str(visit.page.locator(".tokens").nth(panel).text_content())
+
+
+def states(visit: Visit, panel: int = 0) -> list[str]:
+    script = "(spans) => spans.map((span) => span.className.replace(/ hop-[ab]/, ''))"
+    return list(visit.page.locator(".tokens").nth(panel).locator("[data-position]").evaluate_all(script))
+
+
+def token(visit: Visit, position: int):
+    return visit.page.locator(".tokens").first.locator(f"[data-position='{position}']")
+
+
+def count(visit: Visit, name: str, panel: int = 0) -> str:
+    return str(visit.page.locator(f"[data-part='{name}']").nth(panel).text_content())
+
+
+def expected(server: PageServer) -> hf.Generation:
+    """What the last request has to show, drawn in Python."""
+    request = server.draws[-1]
+    return server.flow(request["flow"]).drawn(request)
+
+
+def text_of(flow: ServedFlow, out: hf.Generation) -> str:
+    return str(flow.tokenizer.decode(out.tokens[0].tolist()))
+
+
+def test_a_draw_shows_the_tokens_and_counts_of_generate(browser, flows):
+    flow = flows[0]
+    with PageServer([flow]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        out = hf.generate(flow.model, flow.flow, n=1, length=LENGTH, steps=32, seed=0)
+        assert tokens(visit) == text_of(flow, out)
+        assert (count(visit, "hops"), count(visit, "calls")) == (str(int(out.jumps[0])), str(int(out.calls[0])))
+        assert (count(visit, "predicted"), count(visit, "steps")) == ("≈ 36 predicted", "of 32 steps")
+        assert set(states(visit)) == {"token final"}
+        assert visit.errors == []
+        assert all(url.startswith((server.address, "data:")) for url in visit.requests)
+
+
+def test_hops_are_played_and_the_slider_returns_to_the_noise(browser, flows):
+    flow = flows[0]
+    with PageServer([flow]).running() as server, browser.open(server.address) as visit:
+        visit.page.select_option("[aria-label='Speed']", "4")
+        visit.page.locator(".token.moved").first.wait_for()
+        assert {"token source", "token final"} != set(states(visit))
+        drawn(visit)
+        slider = visit.page.locator("[aria-label='Time t, from noise to text']")
+        slider.fill("0")
+        out = expected(server)
+        assert tokens(visit) == flow.tokenizer.decode(out.x0[0].tolist())
+        assert set(states(visit)) == {"token source"}
+        assert count(visit, "hops") == "0"
+        slider.fill("500")
+        assert out.hops is not None
+        assert count(visit, "hops") == str(int((out.hops.t < 0.5).sum()))
+        assert slider.get_attribute("aria-valuetext").startswith("t = 0.50, ")
+        visit.page.click("[aria-label='Play']")
+        drawn(visit)
+        assert tokens(visit) == text_of(flow, out)
+        assert visit.errors == []
+
+
+def test_a_token_tells_its_history_on_hover_and_on_focus(browser, flows):
+    with PageServer(flows[:1]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        hops = expected(server).hops
+        assert hops is not None
+        moved = int(hops.position[0])
+        rows = int((hops.position == moved).sum())
+        for look in (token(visit, moved).hover, token(visit, moved).focus):
+            visit.page.mouse.move(0, 0)
+            look()
+            assert visit.text("#history").startswith(f"Token {moved + 1} · final")
+            assert visit.page.locator("#history li").count() == rows
+            assert token(visit, moved).get_attribute("aria-describedby") == "history"
+        visit.page.keyboard.press("Escape")
+        assert visit.page.locator("#history").is_hidden()
+
+
+def test_a_clicked_word_is_a_hole_that_is_drawn_again(browser, flows):
+    with PageServer(flows[:1]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        before = tokens(visit)
+        word = next(i for i in range(1, LENGTH) if before[i] != " " and before[i - 1] == " ")
+        until = next((i for i in range(word, LENGTH) if before[i] == " "), LENGTH)
+        token(visit, word).click()
+        assert [i for i, state in enumerate(states(visit)) if "hole" in state] == list(range(word, until))
+        assert token(visit, word).get_attribute("aria-pressed") == "true"
+        token(visit, word).click()
+        assert set(states(visit)) == {"token pinned"}
+        assert visit.page.locator("#draw-again").is_disabled()
+        token(visit, word).click()
+        draw(visit, "#draw-again")
+        prompt = server.draws[-1]["prompt"]
+        assert [entry is None for entry in prompt] == [word <= i < until for i in range(LENGTH)]
+        assert tokens(visit) == text_of(server.flows[0], expected(server))
+        assert tokens(visit)[:word] == before[:word]
+        assert [i for i, state in enumerate(states(visit)) if "final" in state] == list(range(word, until))
+        draw(visit, "#draw-again")  # the same request once more takes the next seed
+        assert (server.draws[-1]["prompt"], server.draws[-1]["seed"]) == (prompt, 1)
+        assert visit.errors == []
+
+
+def test_the_keyboard_makes_holes_and_changes_words(browser, flows):
+    flow = flows[0]
+    with PageServer([flow]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        before = tokens(visit)
+        token(visit, 0).focus()
+        visit.page.keyboard.press("End")
+        visit.page.keyboard.press("Shift+Enter")
+        assert [i for i, state in enumerate(states(visit)) if "hole" in state] == [LENGTH - 1]
+        visit.page.keyboard.press("Home")
+        visit.page.keyboard.type("fox")
+        visit.page.keyboard.press("Enter")
+        visit.page.locator("[data-position='0'][aria-label='f, pinned']").wait_for()
+        assert visit.run("() => document.activeElement.dataset.position") == "0"
+        draw(visit, "#draw-again")
+        assert tokens(visit).startswith("fox")
+        assert tokens(visit)[3:-1] in before
+        assert visit.errors == []
+
+
+def test_a_prompt_is_kept_around_its_holes(browser, flows):
+    with PageServer(flows[:1]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        visit.page.fill("#prompt", "the [MASK:3] fox")
+        draw(visit)
+        ids = iter(server.flows[0].tokenizer.encode("the  fox"))
+        wanted = [{"id": next(ids)} if i < 4 or 6 < i < 11 else None for i in range(LENGTH)]
+        assert server.draws[-1]["prompt"] == wanted
+        assert tokens(visit)[:4] + tokens(visit)[7:11] == "the  fox"
+        visit.page.fill("#prompt", "the ☃")
+        visit.page.click("#draw")
+        visit.page.locator("#message", has_text="☃").wait_for()
+
+
+def test_two_flows_start_from_the_same_noise_and_their_counters_are_compared(browser, flows):
+    with PageServer(flows).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        made = [hf.generate(each.model, each.flow, n=1, length=LENGTH, steps=32, seed=0) for each in flows]
+        for panel, (flow, out) in enumerate(zip(flows, made, strict=True)):
+            assert tokens(visit, panel) == text_of(flow, out)
+            assert count(visit, "hops", panel) == str(int(out.jumps[0]))
+        first, second = (int(out.jumps[0]) for out in made)
+        assert first != second
+        compared = f"{abs(second - first)} {'fewer' if second < first else 'more'} hop"
+        assert f"runs/second against runs/first: {compared}" in visit.text("#difference")
+        visit.page.locator("[aria-label='Time t, from noise to text']").fill("0")
+        assert tokens(visit, 0) == tokens(visit, 1)
+        assert "The noise differs" not in visit.text("#difference")
+        visit.page.select_option("#show", "steps runs/second")
+        draw(visit)
+        assert visit.texts("h2") == ["runs/second, 32 steps", "runs/second, 4 steps"]
+        calls = [int(count(visit, "calls", panel)) for panel in (0, 1)]
+        assert calls[1] <= 4 < calls[0]
+        assert f"{calls[0] - calls[1]} fewer network calls" in visit.text("#difference")
+        assert visit.errors == []
+
+
+def test_a_saved_page_plays_by_itself_without_any_request(browser, flows, tmp_path):
+    hostile = tmp_path / "saved.html"
+    with PageServer(flows).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        shown = [tokens(visit, 0), tokens(visit, 1)]
+        with visit.page.expect_download() as download:
+            visit.page.click("#save")
+        download.value.save_as(hostile)
+    with browser.open(hostile) as saved:
+        saved.page.select_option("[aria-label='Speed']", "4")
+        saved.page.locator(".token.moved").first.wait_for()
+        saved.page.locator(".clock", has_text="t = 1.00").wait_for()
+        assert [tokens(saved, 0), tokens(saved, 1)] == shown
+        assert saved.requests == [hostile.resolve().as_uri()]
+        assert saved.page.locator("[role='button']").count() == 0
+        assert saved.errors == []
+
+
+def test_commands_and_programs_are_copied(browser, flows):
+    with PageServer(flows).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        visit.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        visit.page.click("#copy-command")
+        visit.page.locator("#shared", has_text="Copied.").wait_for()
+        copied = "hopflow sample runs/first n=1 seed=0\nhopflow sample runs/second n=1 seed=0"
+        assert visit.run("() => navigator.clipboard.readText()") == copied
+
+
+def test_what_the_server_says_is_text_and_never_markup(browser, flows, masked):
+    attack = "<img src=x onerror=alert(1)>\u202e"
+    flow = ServedFlow(attack, masked.model, masked.flow, masked.tokenizer, None, LENGTH)
+    with (
+        PageServer([flow], error=attack).running() as server,
+        browser.open(server.address, **STILL) as visit,
+    ):
+        visit.page.locator(".panel .error", has_text="<img").wait_for()
+        assert visit.page.locator("img").count() == 0
+        assert visit.dialogs == visit.errors == []
+        assert visit.page.locator("[aria-label='Play'], [aria-label='Step']").count() == 1
+
+
+def test_a_busy_server_is_asked_again_and_a_token_leaves_the_address(browser, masked):
+    server = PageServer([masked], busy=1, token="secret")
+    with server.running(), browser.open(f"{server.address}#token=secret", **STILL) as visit:
+        visit.page.locator("#message", has_text="busy").wait_for()
+        drawn(visit)
+        assert visit.page.url == server.address
+        assert visit.page.locator("#message").is_hidden()
+    with server.running(), browser.open(server.address, **STILL) as visit:
+        visit.page.locator("#message", has_text="needs a token").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+def test_everything_fits_and_has_contrast(browser, flows, masked, width, scheme):
+    with (
+        PageServer([flows[0], masked]).running() as server,
+        browser.open(server.address, width, color_scheme=scheme) as visit,
+    ):
+        visit.page.locator(".token.moved").first.wait_for()
+        visit.page.click("[aria-label='Pause']")
+        visit.picture(f"page {width} {scheme}")
+        assert not visit.scrolls_sideways
+        assert [found for found in visit.cut() if "unseen" not in found] == []
+        low = [found for found in visit.contrasts() if found[0] < 4.5 and set(found[1]) != {"░"}]
+        assert low == []
+        assert visit.errors == []
+
+
+def test_only_the_end_of_a_draw_is_announced(browser, flows):
+    """What a screen reader hears by itself: live regions, which change once per draw."""
+    with PageServer(flows[:1], delay=0.01).running() as server, browser.open(server.address) as visit:
+        visit.run(
+            """() => {
+              window.heard = [];
+              const live = document.querySelectorAll("[role='status'], [role='alert'], [aria-live], output");
+              const watch = new MutationObserver((changes) => window.heard.push(changes[0].target.textContent));
+              for (const region of live) watch.observe(region, { childList: true, characterData: true, subtree: true });
+            }"""
+        )
+        drawn(visit)
+        heard = [text for text in visit.run("() => window.heard") if text]
+        assert len(heard) == 1
+        assert json.dumps(text_of(flows[0], expected(server)))[1:-1].strip() in heard[0]
