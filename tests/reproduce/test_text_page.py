@@ -9,11 +9,12 @@ from synthetic_cells import synthetic_cell
 
 from hopflow import cli
 from hopflow.reproduce.text import queue
+from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.claims import CLAIMS
 from hopflow.reproduce.text.findings import _paper_steps, cost_table
 from hopflow.reproduce.text.page import page
 from hopflow.reproduce.text.pictures import pictures
-from hopflow.reproduce.text.protocol import BUDGETS, FULL
+from hopflow.reproduce.text.protocol import FULL
 
 
 @pytest.fixture(scope="module")

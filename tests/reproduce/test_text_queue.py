@@ -14,12 +14,13 @@ from hopflow.evaluation.judge import Judge
 from hopflow.models import Causal
 from hopflow.reproduce.text import cell as cells
 from hopflow.reproduce.text import late_judges, measure, queue
+from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.cell_bounds import _tightest_proposal
 from hopflow.reproduce.text.evaluation_sets import EvaluationSets
 from hopflow.reproduce.text.failures import read_failures
 from hopflow.reproduce.text.judges import NamedJudge
 from hopflow.reproduce.text.page import page
-from hopflow.reproduce.text.protocol import BUDGETS, Budget
+from hopflow.reproduce.text.protocol import Budget
 
 
 def two_cells(monkeypatch, run_cell):

@@ -10,9 +10,10 @@ from tiny_study import TINY, bound, tiny_budget
 
 from hopflow.reproduce.text import cell as cells
 from hopflow.reproduce.text import queue
+from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.claims import ClaimResult, _bound_claim, _judged_claim
 from hopflow.reproduce.text.page import page
-from hopflow.reproduce.text.protocol import BUDGETS, FULL, LAPTOP, PAPER_SIZE, SEEDS, Budget, StudyVariant
+from hopflow.reproduce.text.protocol import FULL, LAPTOP, PAPER_SIZE, SEEDS, Budget, StudyVariant
 from hopflow.reproduce.text.statistics import difference, judged_perplexity, over_seeds, perplexity
 
 STUDY = ROOT / "docs" / "results" / "text"

@@ -120,8 +120,9 @@ def _reversals(protocol: Protocol, model: Any, flow: Flow, x1: Tensor, only: str
     for proposal, reversed_flow in proposals.items():
         if only not in (None, proposal):
             continue
-        start = time.perf_counter()
-        found = reversal_bound(model, reversed_flow, x1, steps=protocol.reversal_steps, paths=paths, seed=0)
-        seconds = time.perf_counter() - start
-        for count in dict.fromkeys((1, paths)):
-            yield found.with_paths(count), protocol.reversal_steps, count, proposal, seconds * count / paths
+        for steps in protocol.all_reversal_steps:
+            start = time.perf_counter()
+            found = reversal_bound(model, reversed_flow, x1, steps=steps, paths=paths, seed=0)
+            seconds = time.perf_counter() - start
+            for count in dict.fromkeys((1, paths)):
+                yield found.with_paths(count), steps, count, proposal, seconds * count / paths

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 
+from .budgets import BUDGETS
 from .cell import Cell, SamplePoint, file_name, kept_texts, read
 from .judges import NamedJudge, load_named
-from .protocol import BUDGETS, Say
+from .protocol import Say
 
 
 def waiting(cell: Cell) -> list[str]:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ...bounds.estimate import known
 from ...data import Corpus
 from ...evaluation.evaluated_model import EvaluatedModel
 from ...evaluation.transport import transport_costs
-from ...recipes import Built, build
+from ...recipes import Built
 from ...runs.devices import choose_device
 from ...runs.metrics import read as read_metrics
 from .cell import SCHEMA, Cell, MeasuredValue
@@ -23,6 +23,7 @@ from .cell_samples import measure_samples
 from .evaluation_sets import EvaluationSets
 from .judges import NamedJudge, training_lines
 from .protocol import Protocol, Say, StudyVariant
+from .teacher import Training, without_folders
 
 
 @dataclass
@@ -59,11 +60,12 @@ def run_cell(
     A training that was killed or finished before goes on from its last checkpoint.
     """
     protocol, clock, say = variant.protocol, Clock(), texts.say
-    where = choose_device(device)
-    recipe = replace(variant.resolved(seed), device=device, compile=where.type == "cuda")
-    folder = work / f"{budget}-{variant.name}-seed{seed}"
+    training = Training(budget, work, device, texts.offline, say)
+    folder = training.folder(variant, seed)
+    with clock.part("teacher" if variant.teacher else "training"):
+        built = training.build(variant, seed)
+    recipe = built.recipe
     with clock.part("training"):
-        built = build(recipe, offline=texts.offline, progress=say)
         trained = _train(built, folder, say)
     clock.seconds["training"] = max(clock.seconds["training"], trained["seconds"] or 0.0)
     trained["peak_bytes"] = clock.peak_bytes.get("training")
@@ -81,10 +83,10 @@ def run_cell(
         seed=seed,
         protocol=asdict(protocol),
         protocol_sha256=protocol.sha256,
-        recipe=asdict(recipe),
+        recipe=without_folders(recipe),
         recipe_hash=subject.recipe_hash or "",
         corpus=dict(built.corpus.identity),
-        machine=machine(where),
+        machine=machine(choose_device(device)),
         commit=commit,
         parameters=sum(p.numel() for p in built.model.parameters()),
         training_loss=[(row["step"] + 1, row["loss"]) for row in read_metrics(folder / "metrics.jsonl")],

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ..morse_tables import tables
+from .budgets import BUDGETS
 from .cell import Cell, read_all
 from .claims import summary, verdicts
 from .failures import read_failures
 from .findings import correlation_table, cost_table, hops_table, size_table, steps_table
 from .markdown import section, show, table
 from .paper_tables import ablation_tables, bound_tables, entropy_table, generative_tables
-from .protocol import BUDGETS, Budget, Protocol
+from .protocol import Budget, Protocol
 from .queue import REPEATED, missing
 from .statistics import Mean, bound_mean, difference, judged_mean, tightest_reversal
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...report.figures import colour, count_axis, draw_figure, legend, points
+from .budgets import BUDGETS
 from .cell import Cell
 from .page import study_cells
-from .protocol import BUDGETS, Protocol
+from .protocol import Protocol
 from .statistics import Mean, bound_mean, judged_mean, tightest_reversal, transport_mean
 
 if TYPE_CHECKING:
@@ -40,14 +41,14 @@ def pictures(folder: Path, budget: str = "full") -> dict[str, str]:
             "hops", "Hops per sequence against the OT batch", lambda axes: _hops(axes, own_size), width=7.0
         ),
     }
-    return {name: _with_dark_scheme(figure.svg) for name, figure in drawn.items()}
+    return {name: with_dark_scheme(figure.svg) for name, figure in drawn.items()}
 
 
 DARK = {"ink": "#e8e8e8", "soft": "#b5b5b5", "grid": "#3d404b", "c0": "#6aa9ea", "c1": "#f08a3c", "c2": "#3fbf9b"}
 """Colours on a dark page; other colours are readable on both."""
 
 
-def _with_dark_scheme(svg: str) -> str:
+def with_dark_scheme(svg: str) -> str:
     """An SVG file whose colours change where the reader prefers dark pages."""
     rules = " ".join(f"--{name}: {colour};" for name, colour in DARK.items())
     style = f"<style>@media (prefers-color-scheme: dark) {{ svg {{ {rules} }} }}</style>"

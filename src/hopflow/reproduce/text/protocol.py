@@ -52,6 +52,11 @@ class Protocol:
         """A hash of all numbers: cells of different protocols are never mixed in one table."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
+    @property
+    def all_reversal_steps(self) -> tuple[int, ...]:
+        """Every number of sampler steps for which br is measured."""
+        return (self.reversal_steps,)
+
 
 FULL = Protocol()
 LAPTOP = replace(
@@ -80,6 +85,16 @@ PAPER_SIZE = replace(FULL, size="small", steps=5000)
 
 
 @dataclass(frozen=True)
+class Teacher:
+    """The flow that draws the pairs of a rectified variant. Training starts from its weights."""
+
+    variant: "StudyVariant"
+    pairs: int = 100_000
+    steps: int = 128
+    """Sampler steps with which the pairs are drawn."""
+
+
+@dataclass(frozen=True)
 class StudyVariant:
     """One row of the study: a recipe of the paper, and what differs from it."""
 
@@ -88,6 +103,7 @@ class StudyVariant:
     keys: tuple[tuple[str, object], ...] = ()
     seeds: tuple[int, ...] = SEEDS
     protocol: Protocol = FULL
+    teacher: Teacher | None = None
 
     def resolved(self, seed: int) -> Recipe:
         """The recipe that a cell of this variant trains."""
@@ -158,5 +174,4 @@ class Budget:
         return [(v, seed) for seed in SEEDS for v in first if seed in v.seeds] + [(v, v.seeds[0]) for v in rest]
 
 
-BUDGETS: dict[str, Budget] = {"full": Budget("full", VARIANTS), "laptop": Budget("laptop", LAPTOP_VARIANTS)}
 Say = Callable[[str], None]

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from ...bench.machine import machine
 from ...runs.devices import choose_device
+from .budgets import BUDGETS
 from .cell import Cell, file_name, read_all
 from .evaluation_sets import EvaluationSets
 from .failures import Failure, failure_path
 from .judges import NamedJudge, prepare_judges
 from .measure import run_cell
-from .protocol import BUDGETS, Budget, Say, StudyVariant
+from .protocol import Budget, Say, StudyVariant
 
 REPEATED = "repeated"
 """Subfolder of cells that were run a second time, to compare machines."""

@@ -67,10 +67,10 @@ def bound_mean(cells: Iterable[Cell], set: str, quantity: str, **keys: object) -
     return over_seeds(values) if values else None
 
 
-def tightest_reversal(cells: Sequence[Cell], set: str, paths: int) -> Mean | None:
-    """br with this number of paths, for the proposal with the lower mean over the seeds."""
+def tightest_reversal(cells: Sequence[Cell], set: str, paths: int, **keys: object) -> Mean | None:
+    """br with this number of paths, for the proposal with the lower mean over the seeds; `keys` as of a bound."""
     proposals = {bound.proposal for cell in cells for bound in cell.bounds if bound.quantity == "br"}
-    found = [bound_mean(cells, set, "br", paths=paths, proposal=proposal) for proposal in proposals]
+    found = [bound_mean(cells, set, "br", paths=paths, proposal=proposal, **keys) for proposal in proposals]
     return min((one for one in found if one is not None), key=lambda one: one.value, default=None)
 
 
@@ -85,6 +85,13 @@ def entropy_mean(cells: Iterable[Cell], steps: int | None, eta: float | None) ->
     """The entropy of samples in bits, over the seeds of a variant."""
     points = (point for cell in cells for point in cell.samples if (point.steps, point.eta) == (steps, eta))
     values = [(point.entropy_bits, nan_if_none(point.entropy_bits_stderr)) for point in points]
+    return over_seeds(values) if values else None
+
+
+def hops_mean(cells: Iterable[Cell], steps: int | None, eta: float | None) -> Mean | None:
+    """Hops per sequence of samples, over the seeds of a variant."""
+    points = (point for cell in cells for point in cell.samples if (point.steps, point.eta) == (steps, eta))
+    values = [(point.jumps, nan_if_none(point.jumps_stderr)) for point in points if point.jumps is not None]
     return over_seeds(values) if values else None
 
 

@@ -1,0 +1,1 @@
+"""The study of rectified pairs: hops against quality, on Morse code and on novels."""
