@@ -73,7 +73,7 @@ def test_the_help_of_no_command_imports_torch():
     )
     commands = ("train", "sample", "infill", "eval", "compare", "report", "demo", "list", "oracle", "doctor")
     groups = ("config show", "config diff", "config keys", "data list", "data fetch", "data prepare")
-    groups += ("bench train", "bench sample", "bench eval", "bench ot", "reproduce morse")
+    groups += ("bench train", "bench sample", "bench serve", "bench eval", "bench ot", "reproduce morse")
     run = subprocess.run([sys.executable, "-c", probe, *commands, *groups], capture_output=True, text=True, check=True)
     assert run.stdout.count("Usage: hopflow ") == len(commands + groups)
     assert run.stdout.splitlines()[-1] == "[]"

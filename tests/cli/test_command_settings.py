@@ -1,7 +1,6 @@
 """One declaration per setting: parsing, help, `config keys` and tables follow from it, and Python has its defaults."""
 
 import inspect
-import re
 from dataclasses import asdict, fields, is_dataclass
 
 import pytest
@@ -12,6 +11,7 @@ from hopflow import demo
 from hopflow.bench import bounds as bench_bounds
 from hopflow.bench import ot as bench_ot
 from hopflow.bench import sample as bench_sample
+from hopflow.bench import serve as bench_serve
 from hopflow.bench import training_run
 from hopflow.cli.command_settings import (
     COMMANDS,
@@ -38,8 +38,7 @@ from hopflow.models.sizes import SIZES
 from hopflow.recipes import Recipe, text_file
 from hopflow.recipes.components import FAMILIES, members
 from hopflow.reproduce import morse
-from hopflow.sampling.samplers import Sampler
-from hopflow.sampling.time_grids import Grid
+from hopflow.sampling.samplers import Grid, Sampler
 
 
 def defaults_of(function) -> dict[str, object]:
@@ -55,7 +54,7 @@ def defaults_of(function) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("declaration", "function", "without"),
     [
-        (EvalSettings, Suite, {"device", "threads", "model", "sampler", "per_call", "grid"}),
+        (EvalSettings, Suite, {"device", "threads", "model", "sampler", "per_call", "grid", "refresh", "metric"}),
         (PrepareSettings, load, set()),
         (MorseSettings, morse.run, set()),
         (DemoSettings, demo.run, set()),
@@ -87,6 +86,7 @@ def test_sample_and_generate_have_the_same_defaults():
     [
         ("bench train", training_run.TrainingCase),
         ("bench sample", bench_sample.SamplingCase),
+        ("bench serve", bench_serve.ServingCase),
         ("bench eval", bench_bounds.BoundsCase),
     ],
 )
@@ -160,16 +160,49 @@ def test_help_lists_the_samplers_and_grids_that_exist():
         family: {n for n, cls in members(family).items() if cls.__module__.startswith("hopflow.")}
         for family in (Sampler, Grid)
     }
-    assert {*component_names("sampling.samplers", "Sampler")} == own[Sampler]
-    assert {*component_names("sampling.time_grids", "Grid")} == own[Grid]
+    assert {*component_names("Sampler", "sampling.samplers", "sampling.planners")} == own[Sampler]
+    assert {*component_names("Grid", "sampling.samplers")} == own[Grid]
     allowed = {line.name: line.allowed for line in settings_of("sample")}
-    assert re.match("euler(,| or) random_order", allowed["sampler"])  # tests of other files define samplers as well
+    assert allowed["sampler"].startswith("euler, random_order, confidence, ")  # other tests define samplers as well
     assert allowed["grid"] == "even, cosine, or times from 0 to 1 such as 0,0.3,1"
 
 
 def test_a_wrong_name_of_a_sampler_is_reported_with_the_names_that_exist():
-    with pytest.raises(ValueError, match=r"sampler must be euler(,| or) random_order.*got eular; did you mean 'euler'"):
+    with pytest.raises(
+        ValueError, match=r"sampler must be euler, random_order, confidence.*got eular; did you mean 'euler'"
+    ):
         parse_settings(["sampler=eular"], SampleSettings)
+
+
+@pytest.mark.parametrize(
+    ("word", "sampler"),
+    [
+        ("confidence:4", hf.Confidence(4)),
+        ("margin", hf.Margin(1)),
+        ("left_to_right:2", hf.LeftToRight(2)),
+        ("entropy_bound:0.3", hf.EntropyBound(0.3)),
+    ],
+)
+def test_planners_have_names_with_a_number_after_a_colon(word, sampler):
+    words = [f"sampler={word}"]
+    assert sampling_options(parse_settings(words, SampleSettings))["sampler"] == sampler
+    assert evaluated_sampler(parse_settings(words, EvalSettings)) == sampler
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sampler=confidence:a"], "sampler=confidence:a: 'a' is not a number"),
+        (["sampler=confidence:1,2"], "takes 1 number after the colon"),
+        (["sampler=confidence:0"], "must be an integer ≥ 1, got 0"),
+        (["sampler=entropy_bound:-1"], "must be a finite number ≥ 0, got -1"),
+        (["sampler=confidence", "per_call=4"], "sampler=random_order; sampler=confidence takes k after a colon"),
+        (["sampler=margin", "steps=4"], "sampler=euler; sampler=margin takes k after a colon"),
+    ],
+)
+def test_a_wrong_planner_has_one_message(words, message):
+    with pytest.raises(ValueError, match=message):
+        sampling_options(parse_settings(words, SampleSettings))
 
 
 @pytest.mark.parametrize("words", [["sampler=random_order:4"], ["sampler=random_order", "per_call=4"]])
@@ -275,29 +308,38 @@ def test_the_markdown_table_has_a_row_for_each_setting(hopflow, command):
 PROBES = ("-1", "0", "0.5", "1", "2", "3", "1024", "65537", "1048576", "1048577", "1e30")
 ACCEPTED = {
     "1 2 3 1024 65537 1048576 1048577": (
-        "sample: n per_call top_k batch; infill: n per_call top_k batch; eval: rows per_call; bench train: steps; "
-        "reproduce morse: steps; reproduce network: steps batch rows"
+        "sample: n per_call top_k batch; infill: n per_call top_k batch; eval: rows per_call; serve: n queue body; "
+        "import: heads; bench train: steps; reproduce morse: steps; reproduce network: steps batch rows"
     ),
     "1 2 3 1024 65537 1048576": (
-        "sample: length steps; infill: length steps; eval: length steps; data prepare: length; bench train: length; "
-        "bench sample: length steps; bench eval: length; reproduce morse: sampler_steps"
+        "sample: length steps; infill: length steps; eval: length steps; serve: steps length; import: length; "
+        "data prepare: length; bench train: length; bench sample: length steps; bench serve: length steps; "
+        "bench eval: length; reproduce morse: sampler_steps"
     ),
     "1 2 3 1024": (
-        "sample: threads; infill: threads; eval: draws n ot_n batch threads; bench train: batch; bench sample: n; "
-        "bench eval: n draws; bench ot: n; reproduce morse: seeds samples; reproduce network: samples"
+        "sample: threads; infill: threads; eval: draws n ot_n batch threads; serve: threads; "
+        "bench train: batch; bench sample: n; bench serve: n clients; bench eval: n draws; bench ot: n; "
+        "reproduce morse: seeds samples; reproduce network: samples"
     ),
     "0 1 2 3 1024 65537 1048576 1048577": (
-        "sample: seed; infill: seed; eval: paths seed; demo: seed; oracle: seed; data prepare: seed; "
-        "bench train: seed; bench sample: seed; bench eval: seed; bench ot: seed; reproduce text: seeds limit"
+        "sample: seed; infill: seed; eval: paths seed; import: mask; demo: seed; oracle: seed; data prepare: seed; "
+        "bench train: seed; bench sample: seed; bench serve: seed; bench eval: seed; bench ot: seed; "
+        "reproduce text: seeds limit; reproduce rectified: seeds limit"
     ),
-    "2 3 1024 65537 1048576 1048577": "bench train: tokens; bench sample: tokens; bench eval: tokens",
+    "0 1 2 3 1024": "serve: port",
+    "2 3 1024 65537 1048576 1048577": (
+        "bench train: tokens; bench sample: tokens; bench serve: tokens; bench eval: tokens"
+    ),
     "0 0.5 1 2 3 1024 65537 1048576 1048577 1e30": (
-        "sample: eta temperature; infill: eta temperature; eval: error seconds eta temperature eps; "
-        "reproduce text: expect"
+        "sample: eta refresh temperature; infill: eta refresh temperature; "
+        "eval: error seconds eta refresh temperature eps; reproduce text: expect; reproduce rectified: expect"
     ),
     "0.5 1 2 3 1024 65537 1048576 1048577 1e30": (
-        "reproduce morse: minutes; reproduce text: minutes; reproduce network: minutes"
+        "import: exponent; reproduce morse: minutes; reproduce text: minutes; reproduce rectified: minutes; "
+        "reproduce network: minutes"
     ),
+    "0.5": "import: smallest",
+    "0 0.5": "import: uniform",
     "0 0.5 1": "sample: min_p; infill: min_p; data prepare: holdout",
     "0.5 1": "sample: top_p; infill: top_p",
 }

@@ -280,6 +280,24 @@ def test_eval_draws_samples_with_any_sampler(hopflow, tmp_path, home):
     assert (calls.value, calls.eta) == (QUICK["length"] / 4, 0.0)  # and no samples of another sampler
 
 
+def test_eval_prints_the_exact_likelihood_of_a_planner_next_to_the_bounds_of_other_samplers(hopflow, tmp_path, home):
+    build(Recipe(data=str(home / "fox.txt"), source="mask", **QUICK)).train(out=tmp_path / "masks")
+    result = hopflow("eval", str(tmp_path / "masks"), *FAST, "sampler=confidence:4", "coupling=none")
+    assert result.code == 0, result.err
+    (row,) = [row for row in kept(tmp_path / "masks") if row.quantity == "planned"]
+    saved = hf.from_pretrained(tmp_path / "masks")
+    x1 = build(Recipe(data=str(home / "fox.txt"), source="mask", **QUICK)).corpus.test
+    exactly = hf.planned_nll(saved.model, saved.flow, x1, hf.Confidence(4))
+    assert min(exactly.each) <= row.more["nats"] <= max(exactly.each)
+    assert (row.is_bound, row.more["exact"], row.n, row.more["calls"]) == (False, True, 16, QUICK["length"] / 4)
+    shown = " ".join(result.out.split())
+    assert "planned (exact)" in shown
+    assert "η = 0, by confidence, 4 positions per call" in shown
+    assert "bn and br bound Euler steps on an even grid, not: by confidence, 4 positions per call" in shown
+    assert "`planned` is the likelihood of these samples" in shown
+    assert result.out.splitlines()[0].startswith("held-out: at most")  # the verdict is about Euler in continuous time
+
+
 def test_a_smaller_evaluation_afterwards_changes_no_number_of_a_larger_one(hopflow, runs):
     run = runs / "flow"
     words = ("seconds=600", "error=0", "gen=false", "coupling=none", "eta=0", "steps=4")

@@ -158,6 +158,8 @@ def test_a_clock_that_does_not_move_during_sampling(hopflow, monkeypatch):
         (["grid=0,0.3,1"], "2 Euler steps on GivenGrid", 2),
         (["sampler=random_order"], "random order, exact in continuous time", None),
         (["sampler=random_order", "per_call=4"], "random order, 4 positions per call, approximate", None),
+        (["sampler=confidence:4"], "by confidence, 4 positions per call", None),
+        (["sampler=entropy_bound:0.5"], "by entropy, at most 0.5 nats per call", None),
     ],
 )
 def test_the_sampler_is_the_one_that_was_asked_for(hopflow, tmp_path, words, label, steps):
@@ -165,7 +167,8 @@ def test_the_sampler_is_the_one_that_was_asked_for(hopflow, tmp_path, words, lab
     (row,) = rows(tmp_path / "a.jsonl")
     assert (row["sampler"], row["steps"]) == (label, steps)
     if steps is None:
-        assert row["calls"] == (LENGTH if len(words) == 1 else LENGTH / 4)
+        calls = {"random order, exact in continuous time": LENGTH}
+        assert label.startswith("by entropy") or row["calls"] == calls.get(label, LENGTH / 4)
 
 
 def test_settings_of_sample_become_keywords_of_generate():
@@ -276,6 +279,11 @@ def test_a_causal_network_draws_token_by_token(hopflow, saved_networks, tmp_path
         (["masks", "sampler=random_order", "eta=1"], "no corrector"),
         (["masks", "sampler=random_order", "per_call=0"], "per_call must be an integer ≥ 1, got 0."),
         (["letters", "sampler=random_order"], "disjoint source"),
+        (["letters", "sampler=confidence:4"], "Confidence needs a disjoint source"),
+        (["masks", "sampler=confidence:0"], "must be an integer ≥ 1, got 0."),
+        (["masks", "sampler=confidence:x"], "'x' is not a number"),
+        (["masks", "sampler=entropy_bound", "eta=1"], "EntropyBound has no corrector"),
+        (["masks", "sampler=margin", "steps=4"], "sampler=margin takes k after a colon"),
         (["masks", "device=abacus"], "device must be auto or one of cpu"),
         (["masks", "precision=fp16"], "'bf16'"),
         (["masks", "--out", "a.csv"], ".txt (text) or .jsonl"),

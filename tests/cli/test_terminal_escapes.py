@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from hopflow.cli import output
 from hopflow.data.build_tokenizer import from_text
 from hopflow.data.documents import DocumentChunk
-from hopflow.runs import pretrained
+from hopflow.runs import config_file, pretrained
 from hopflow.system.progress import Progress
 
 EVIL = "\x1b]0;owned\x07\x1b[31;66m\x9b2J\u202e\x08\u2028\rspoof"
@@ -103,7 +103,7 @@ def config(*path: str, **how: Any) -> Callable[[Path], Arguments]:
         file = checkpoint(run) / "config.json"
         edit(file, *path, **how)
         content = json.loads(file.read_text())
-        content["sha256"]["config.json"] = pretrained._digest(content)
+        content["sha256"]["config.json"] = config_file.digest(content)
         file.write_text(json.dumps(content))
         return ["sample", str(checkpoint(run)), *DRAW]
 

@@ -24,11 +24,14 @@ from .compare import compare
 from .demo import demo
 from .doctor import doctor
 from .eval import evaluate
+from .import_weights import import_weights
 from .infill import infill
 from .oracle import oracle
 from .output import echo
+from .rectify import rectify
 from .report import report
 from .sample import sample
+from .serve import serve
 from .standard_streams import keep_open
 from .train import train
 from .training_log import Lines
@@ -55,6 +58,9 @@ app.command(cls=CommandWithSettings)(infill)
 app.command("eval", cls=CommandWithSettings)(evaluate)
 app.command(cls=Command)(compare)
 app.command(cls=CommandWithSettings)(report)
+app.command(cls=CommandWithSettings)(rectify)
+app.command("import", cls=CommandWithSettings)(import_weights)
+app.command(cls=CommandWithSettings)(serve)
 app.command(cls=CommandWithSettings)(demo)
 app.command("list", cls=Command)(config.list_recipes)
 app.add_typer(config.app, name="config")
@@ -134,7 +140,8 @@ def diagnose(error: Exception) -> tuple[int, str]:
     if "InvalidCxxCompiler" in f"{type(error).__name__}: {error}":  # torch wraps it in another error
         return ENVIRONMENT, "torch needs a C++ compiler to compile a network: install g++, or set compile=false"
     if isinstance(error, ImportError) and not (error.name or "hopflow").startswith("hopflow"):
-        return ENVIRONMENT, f"{error}\n{_how_to_install(error.name or '')}"
+        says_how = "pip install" in str(error)
+        return ENVIRONMENT, str(error) if says_how else f"{error}\n{_how_to_install(error.name or '')}"
     where = "the traceback is above" if "--debug" in sys.argv else "run the command again with --debug"
     return BUG, (
         f"this is a bug in hopflow: {type(error).__name__}: {error}\n"

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from ..bench.ot import SolverSpeed
     from ..bench.pairs import PairingCost
     from ..bench.sample import SamplingCase, SamplingSpeed
+    from ..bench.serve import ServingCase, ServingSpeed
     from ..bench.train import TrainingSpeed
     from ..bench.training_run import TrainingCase
-    from .command_settings import CommandSettings
+    from .setting_types import CommandSettings
 
 app = typer.Typer(help="Time hopflow and other implementations in one process.", cls=CommandGroup)
 
@@ -28,7 +29,7 @@ app = typer.Typer(help="Time hopflow and other implementations in one process.",
 @app.command("ot", cls=CommandWithSettings)
 def bench_ot(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
     """Time exact OT and Sinkhorn against POT on the same costs, then couplings computed during training steps."""
-    from .command_settings import BenchOTSettings
+    from .bench_settings import BenchOTSettings
 
     chosen = parse_settings(settings, BenchOTSettings)
     check_target(json_file)
@@ -49,7 +50,7 @@ def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug
 
     The plain loop is timed on six steps.
     """
-    from .command_settings import BenchSampleSettings
+    from .bench_settings import BenchSampleSettings
 
     chosen = parse_settings(settings, BenchSampleSettings)
     check_target(json_file)
@@ -62,13 +63,32 @@ def bench_sample(settings: Settings = None, json_file: Json = None, debug: Debug
     _write_rows(json_file, case, rows)
 
 
+@app.command("serve", cls=CommandWithSettings)
+def bench_serve(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
+    """Time the server against calls of `generate`: requests per second, and the time until the first hops.
+
+    Each request draws one sequence. The clients run in the server's process and share its CPU.
+    """
+    from .bench_settings import BenchServeSettings
+
+    chosen = parse_settings(settings, BenchServeSettings)
+    check_target(json_file)
+    from ..bench import serve
+
+    case = _case(serve.ServingCase, chosen)
+    with progress_line() as progress:
+        rows = serve.run(case, progress=progress)
+    _show_serving(case, rows, console())
+    _write_rows(json_file, case, rows)
+
+
 @app.command("eval", cls=CommandWithSettings)
 def bench_eval(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
     """Time the NLL bounds: with the default options, and in float32 with 64 sequences per network call.
 
     Both use the same Monte Carlo draws.
     """
-    from .command_settings import BenchEvalSettings
+    from .bench_settings import BenchEvalSettings
 
     chosen = parse_settings(settings, BenchEvalSettings)
     check_target(json_file)
@@ -84,7 +104,7 @@ def bench_eval(settings: Settings = None, json_file: Json = None, debug: Debug =
 @app.command("train", cls=CommandWithSettings)
 def bench_train(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
     """Time a training step: with all optimizations, without each of them, and as plain PyTorch."""
-    from .command_settings import BenchTrainSettings
+    from .bench_settings import BenchTrainSettings
 
     chosen = parse_settings(settings, BenchTrainSettings)
     check_target(json_file)
@@ -140,6 +160,19 @@ def _show_sampling(case: "SamplingCase", rows: "list[SamplingSpeed]", screen: "C
         ratio = f"{faster[id(row)]:.1f}x" if id(row) in faster else "1"
         numbers = (f"{row.sequences_per_s:.4g}", f"{row.calls_per_sequence:.1f}", ratio, size(row.peak_bytes))
         table.add_row(row.source, row.sampler, str(row.steps), *numbers, str(row.timed_steps))
+    screen.print(table)
+
+
+def _show_serving(case: "ServingCase", rows: "list[ServingSpeed]", screen: "Console") -> None:
+    from ..bench import serve
+
+    size_of_case = f"{case.n} sequences of {case.length} in {case.steps} steps"
+    title = f"{case.size} transformer, {case.tokens:,} tokens, {size_of_case}, {case.device}"
+    columns = ("requests/s", "ratio", "first hops, ms", "slowest, ms")
+    table = figures(title, 2, "source", "way", *columns)
+    for row, ratio in serve.ratios(rows):
+        first = [("-" if ms is None else f"{ms:.0f}") for ms in (row.first_frame_ms, row.slowest_first_frame_ms)]
+        table.add_row(row.source, row.way, f"{row.requests_per_s:.3g}", f"{ratio:.2f}x", *first)
     screen.print(table)
 
 

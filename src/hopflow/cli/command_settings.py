@@ -5,11 +5,19 @@ The settings of train are the fields of `recipes.Recipe`. Defaults that Python f
 tests/cli/test_command_settings.py.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from .bench_settings import (
+    BenchEvalSettings,
+    BenchOTSettings,
+    BenchSampleSettings,
+    BenchServeSettings,
+    BenchTrainSettings,
+)
+from .reproduce_settings import MorseSettings, NetworkSettings, RectifiedStudySettings, TextStudySettings
 from .setting_types import (
+    DEVICE,
+    CommandSettings,
     Count,
     Flag,
     FlagOrAuto,
@@ -23,31 +31,15 @@ from .setting_types import (
     Precision,
     SamplerName,
     Seed,
-    Seeds,
     Texts,
     ThreadCount,
     Times,
-    by_device,
     setting,
 )
 
-DEVICE = "auto, cpu, cuda, cuda:1 or mps"
 PRECISION = "float type of the network up to its head; auto: bf16 on a GPU that supports it"
 THREADS = "CPU threads of torch"
 NETWORK = "your own network class, package.module:Class; its code is imported and run"
-TOKENS, VOCABULARY = "tokens per sequence", "vocabulary size"
-SIZE = "size of the transformer: micro, tiny, mini, small or medium"
-
-
-class CommandSettings(BaseModel):
-    """The settings of a command, read and checked."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def typed(self, *without: str) -> dict[str, Any]:
-        """Those that were typed, in the order of the declaration; for functions with the same defaults."""
-        names = [name for name in type(self).model_fields if name in self.model_fields_set]
-        return {name: getattr(self, name) for name in names if name not in without}
 
 
 class SampleSettings(CommandSettings):
@@ -60,11 +52,23 @@ class SampleSettings(CommandSettings):
     eta: Number = setting(
         0.0, "strength of the corrector, which returns tokens to noise to draw them again; 0: off, fewest hops", ge=0
     )
-    sampler: SamplerName = setting("euler", "sampling algorithm")
+    sampler: SamplerName = setting(
+        "euler", "sampling algorithm; confidence:4, margin:4 and left_to_right:4 fill four masks per network call"
+    )
     per_call: Positive = setting(
         1, "only for sampler=random_order: tokens drawn per network call; more than 1 is faster and less exact"
     )
     grid: Times = setting("even", "only for sampler=euler: the times of its steps")
+    refresh: Number = setting(
+        0.0, "only for sampler=euler: how often each position is drawn anew, on average; at most the steps", ge=0
+    )
+    label: Names = setting(
+        (),
+        "only for a network with labels: a label, by name or number, or several separated by commas, one after the "
+        "other; -1: no label",
+        shown="required",
+    )
+    guidance: Number = setting(1.0, "strength of label and prompt; 1: no guidance, 2: twice their effect")
     temperature: Number = setting(1.0, "softmax temperature", ge=0)
     top_k: Positive | None = setting(None, "draw only from the k most likely tokens", shown="off")
     top_p: Number | None = setting(
@@ -85,6 +89,24 @@ class SampleSettings(CommandSettings):
     model: str | None = setting(None, NETWORK, shown="the class that was saved")
 
 
+class RectifySettings(CommandSettings):
+    """Settings of `hopflow rectify`."""
+
+    n: Positive = setting(8192, "number of pairs, rounded up to full files of 1,024 pairs")
+    steps: Length = setting(128, "sampler steps")
+    out: str | None = setting(None, "folder of the pairs", shown="RUN-pairs")
+    length: Length | None = setting(None, "tokens per sequence", shown="as trained")
+    eta: Number = setting(0.0, "strength of the corrector; above 0 the pairs have more hops", ge=0)
+    temperature: Number = setting(1.0, "softmax temperature", ge=0)
+    seed: Seed = setting(0, "random seed; pair i depends on the seed and i only")
+    batch: Positive | None = setting(None, "sequences per network call", shown="depends on the device")
+    compile: FlagOrAuto = setting("auto", "compile the network; auto: on a GPU, for large jobs")
+    precision: Precision = setting("auto", PRECISION)
+    device: str = setting("auto", DEVICE)
+    threads: ThreadCount | None = setting(None, THREADS, shown="as in training")
+    model: str | None = setting(None, NETWORK, shown="the class that was saved")
+
+
 class InfillSettings(SampleSettings):
     """Settings of `hopflow infill`: those of sample, and prompts."""
 
@@ -95,7 +117,6 @@ class InfillSettings(SampleSettings):
     prompts: str | None = setting(
         None, 'file of prompts: a .txt with one per line, or a .jsonl with "prompt"', shown="none"
     )
-    guidance: Number = setting(1.0, "strength of the prompt; 1: no guidance, 2: twice the effect of the prompt")
 
 
 class EvalSettings(CommandSettings):
@@ -114,24 +135,37 @@ class EvalSettings(CommandSettings):
     error: Number = setting(0.01, "stop a bound when its relative standard error is this small", ge=0)
     seconds: Number = setting(60.0, "time limit in seconds for the bounds of each test set", ge=0)
     draws: Count = setting(8, "Monte Carlo draws per sequence and bound")
-    paths: Integer = setting(8, "reversed paths per sequence of the bound br; 0 leaves br out", ge=0)
+    paths: Integer = setting(
+        8, "for the bound br: paths from text back to noise per sequence; 0: do not compute br", ge=0
+    )
     steps: Integers = setting((32,), "sampler steps; several numbers are separated by commas")
     eta: Numbers = setting(
         (0.0, 1.0), "corrector strengths, separated by commas; samplers without a corrector use 0 only"
     )
     sampler: SamplerName = setting(
-        "euler", "sampler that draws the samples; the bounds bn and br always refer to euler"
+        "euler",
+        "sampler that draws the samples; bn and br bound euler, bn also with this refresh; planned is the exact "
+        "likelihood of confidence, margin, left_to_right and entropy_bound",
     )
     per_call: Positive = setting(
         1, "only for sampler=random_order: tokens drawn per network call; more than 1 is faster and less exact"
     )
     grid: Times = setting("even", "only for sampler=euler: the times of its steps")
+    refresh: Number = setting(
+        0.0, "only for sampler=euler: how often each position is drawn anew, on average; at most the steps", ge=0
+    )
     temperature: Numbers = setting((1.0,), "softmax temperatures of the samples, separated by commas")
     gen: Flag = setting(True, "draw samples and measure their quality")
     n: Count = setting(64, "number of samples for each sampler")
     judge: str | None = setting(
         None,
         "language model that scores the samples: smollm2, a Hugging Face model folder, or a causal run",
+        shown="none",
+    )
+    metric: Names = setting(
+        (),
+        "further metrics of the samples, separated by commas: uniqueness, novelty, smiles_validity, or your own "
+        "function, package.module:function",
         shown="none",
     )
     retokenise: Flag = setting(True, "the judge splits texts into its own tokens; false: it scores the run's token ids")
@@ -157,55 +191,57 @@ class ReportSettings(CommandSettings):
     model: str | None = setting(None, NETWORK, shown="the class that was saved")
 
 
-class BenchTrainSettings(CommandSettings):
-    """Settings of `hopflow bench train`."""
+class ImportSettings(CommandSettings):
+    """Settings of `hopflow import`."""
 
-    batch: Count | None = by_device(16, 512, "sequences per step")
-    length: Length | None = by_device(64, 128, TOKENS)
-    tokens: Integer | None = by_device(2000, 50257, VOCABULARY, ge=2)
-    size: str | None = by_device("tiny", "small", SIZE)
-    steps: Positive | None = by_device(5, 40, "timed steps per variant")
-    source: Literal["all", "uniform", "multimask"] = setting(
-        "all", "source of the flow: uniform (loss at every position), multimask (loss at masks), or both"
+    out: str | None = setting(None, "folder of the run", shown="runs/ and the name of the file")
+    tokenizer: str = setting("gpt2", "gpt2, byte, none, or the path of a tokenizer.json")
+    length: Length | None = setting(None, "tokens per sequence", shown="as in config.json, or 1024")
+    heads: Positive | None = setting(None, "attention heads", shown="as in the file, or width / 64")
+    weights: Literal["auto", "ema", "raw"] = setting(
+        "auto", "averaged weights or those of the last step; auto: averaged if the file has them"
     )
-    seed: Seed = setting(0, "random seed")
-    device: str = setting("auto", DEVICE)
-
-
-class BenchSampleSettings(CommandSettings):
-    """Settings of `hopflow bench sample`."""
-
-    n: Count | None = by_device(16, 2048, "number of sequences")
-    length: Length = setting(128, TOKENS)
-    tokens: Integer | None = by_device(5000, 50257, VOCABULARY, ge=2)
-    size: str | None = by_device("tiny", "small", SIZE)
-    steps: Integers = setting((32, 128, 1024), "sampler steps, separated by commas")
-    source: Literal["all", "mask", "multimask", "bag_of_words", "uniform"] = setting("all", "source of the flow")
-    seed: Seed = setting(0, "random seed")
-    device: str = setting("auto", DEVICE)
-
-
-class BenchEvalSettings(CommandSettings):
-    """Settings of `hopflow bench eval`."""
-
-    n: Count | None = by_device(32, 1024, "number of sequences")
-    length: Length | None = by_device(64, 128, TOKENS)
-    tokens: Integer | None = by_device(1000, 50257, VOCABULARY, ge=2)
-    size: str | None = by_device("tiny", "small", SIZE)
-    draws: Count = setting(8, "Monte Carlo draws per sequence")
-    source: Literal["all", "mask", "multimask", "bag_of_words", "uniform"] = setting(
-        "all", "source of the flow; all is mask and uniform"
+    mask: Integer | None = setting(
+        None, "row of the mask in the embedding", shown="[MASK] in the tokenizer, or the row after its tokens", ge=0
     )
-    seed: Seed = setting(0, "random seed")
+    source: Literal["mask", "uniform"] | None = setting(
+        None, "only for flow_matching and sedd: source of the flow", shown="by the number of rows"
+    )
+    time: Flag | None = setting(
+        None, "only for mdlm: true for networks with time_conditioning", shown="as in config.json, or false"
+    )
+    smallest: Number | None = setting(
+        None, "only for mdlm, duo and sedd: smallest k (1 - noise) in training", shown="0.001", gt=0, lt=1
+    )
+    exponent: Number | None = setting(
+        None, "only for flow_matching: exponent n of its scheduler, k = t^n", shown="1", gt=0
+    )
+    uniform: Number | None = setting(
+        None,
+        "only for gidd: p_uniform of its training; above 0 only the network",
+        shown="as in config.json",
+        ge=0,
+        lt=1,
+    )
+
+
+class ServeSettings(CommandSettings):
+    """Settings of `hopflow serve`."""
+
+    host: str = setting("127.0.0.1", "address to listen on; one that other machines can reach needs token=")
+    port: Integer = setting(8231, "port; 0 is any free one", ge=0, le=65535)
+    token: str | None = setting(None, "secret that requests must contain, as Authorization: Bearer TOKEN", shown="none")
+    steps: Length = setting(1024, "largest number of sampler steps of a request")
+    length: Length = setting(1024, "largest number of tokens per sequence")
+    n: Positive = setting(16, "largest number of sequences of a request")
+    queue: Positive = setting(64, "requests that are worked on at the same time; one more gets status 429")
+    body: Positive = setting(65_536, "largest number of bytes of a request")
+    label: str | None = setting(
+        None, "label of all sequences, for a network with labels: its name or number; -1 for no label", shown="none"
+    )
     device: str = setting("auto", DEVICE)
-
-
-class BenchOTSettings(CommandSettings):
-    """Settings of `hopflow bench ot`."""
-
-    full: Flag = setting(False, "true: time every size, length and embedding width; false: a few")
-    n: Count | None = setting(None, "sequences per OT batch", shown="64, 512 and 2048")
-    seed: Seed = setting(0, "random seed")
+    threads: ThreadCount | None = setting(None, THREADS, shown="as in training")
+    model: str | None = setting(None, NETWORK, shown="the class that was saved")
 
 
 class DemoSettings(CommandSettings):
@@ -229,59 +265,11 @@ class PrepareSettings(CommandSettings):
     tokens: str = setting(
         "char", "char, byte, morse, bpe:SIZE, gpt2, auto (depends on the size of the text), or a tokenizer file"
     )
-    length: Length = setting(128, "tokens per sequence")
+    length: Length | None = setting(None, "tokens per sequence", shown="128; the longest row of a file of rows")
     holdout: Number = setting(0.02, "fraction of the documents kept for evaluation", ge=0, le=1)
     pack: Flag = setting(True, "concatenate documents; false pads each one")
     seed: Seed = setting(0, "random seed of the held-out split")
     cache: str | None = setting(None, "folder of the cache", shown="$HOPFLOW_CACHE")
-
-
-class MorseSettings(CommandSettings):
-    """Settings of `hopflow reproduce morse`."""
-
-    size: Literal["laptop", "mini", "small"] = setting(
-        "laptop", "laptop: minutes per run; mini, small (the paper's network): Shakespeare by characters, too"
-    )
-    seeds: Count = setting(3, "number of runs per recipe, seeds 0, 1, …")
-    steps: Positive | None = setting(None, "training steps", shown="2000; 20000 for mini and small")
-    samples: Count | None = setting(None, "samples per run", shown="1000; 3000 for mini and small")
-    sampler_steps: Length = setting(1024, "sampler steps")
-    minutes: Number | None = setting(None, "do not start a run that would end after this time", shown="no limit", gt=0)
-    device: str = setting("auto", DEVICE)
-
-
-class TextStudySettings(CommandSettings):
-    """Settings of `hopflow reproduce text`."""
-
-    budget: Literal["full", "laptop"] = setting("full", "full: the study on novels; laptop: two small variants")
-    variants: Names = setting((), "only these variants, separated by commas", shown="all")
-    seeds: Seeds = setting((), "only these seeds, separated by commas", shown="all")
-    minutes: Number | None = setting(
-        None, "time limit in minutes: do not start a run that would end later", shown="no limit", gt=0
-    )
-    expect: Number = setting(0.0, "expected minutes of a run, until a similar one has been timed on this device", ge=0)
-    limit: Integer | None = setting(None, "largest number of runs; 0 trains the judge only", shown="all", ge=0)
-    later: Names = setting((), "judges that score the stored samples later, with --judge, separated by commas")
-    shared: Flag = setting(False, "another process uses the device: do not compare the speed of these runs")
-    repeat: Flag = setting(False, "run a second time, into the subfolder repeated, to compare machines")
-    commit: str | None = setting(None, "commit of the code, stored in the result files", shown="not stored")
-    device: str = setting("auto", DEVICE)
-
-
-class NetworkSettings(CommandSettings):
-    """Settings of `hopflow reproduce network`."""
-
-    recipe: str = setting("dfm_b_exact_ema", "recipe of the flow")
-    data: str = setting("novels", "text: a name of `hopflow data list`, a file or a folder")
-    tokens: str = setting("bpe:4096", "tokenizer: char, byte, bpe:SIZE, gpt2, or a tokenizer file")
-    size: str = setting("mini", SIZE)
-    steps: Positive = setting(40_000, "training steps")
-    batch: Positive = setting(512, "sequences per training step")
-    minutes: Number | None = setting(None, "stop the training after this time", shown="no limit", gt=0)
-    rows: Positive = setting(256, "held-out sequences of the bounds")
-    samples: Count = setting(128, "samples that are measured")
-    commit: str | None = setting(None, "commit of the code, stated in the model card", shown="not stated")
-    device: str = setting("auto", DEVICE)
 
 
 COMMANDS: dict[str, type[CommandSettings]] = {
@@ -289,14 +277,18 @@ COMMANDS: dict[str, type[CommandSettings]] = {
     "infill": InfillSettings,
     "eval": EvalSettings,
     "report": ReportSettings,
+    "serve": ServeSettings,
+    "import": ImportSettings,
     "demo": DemoSettings,
     "oracle": OracleSettings,
     "data prepare": PrepareSettings,
     "bench train": BenchTrainSettings,
     "bench sample": BenchSampleSettings,
+    "bench serve": BenchServeSettings,
     "bench eval": BenchEvalSettings,
     "bench ot": BenchOTSettings,
     "reproduce morse": MorseSettings,
     "reproduce text": TextStudySettings,
+    "reproduce rectified": RectifiedStudySettings,
     "reproduce network": NetworkSettings,
 }

@@ -5,17 +5,20 @@ from typing import Annotated
 
 import typer
 
-from .options import Debug, Json
+from .options import Debug, Json, Offline
 from .output import check_target, echo, page_width, write_json
 from .report import write_report_after
 
 Runs = Annotated[
-    list[Path] | None, typer.Argument(metavar="RUN...", help="Folders of two or more runs.", show_default=False)
+    list[Path] | None,
+    typer.Argument(metavar="RUN...", help="Folders of two or more runs, or hub:USER/NAME.", show_default=False),
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the tables to FILE as markdown.")]
 
 
-def compare(runs: Runs = None, out: Out = None, json_file: Json = None, debug: Debug = False) -> None:
+def compare(
+    runs: Runs = None, out: Out = None, json_file: Json = None, offline: Offline = False, debug: Debug = False
+) -> None:
     """Compare what `hopflow eval` measured of two or more runs.
 
     Prints the differences from the first run with standard errors, how many sampler steps each run needs to reach
@@ -27,7 +30,7 @@ def compare(runs: Runs = None, out: Out = None, json_file: Json = None, debug: D
     from ..evaluation.compare_table import page
     from ..system import atomic
 
-    found = Comparison.of(runs or [])
+    found = Comparison.of(runs or [], offline=offline)
     if json_file:
         write_json(json_file, found.as_json())
     if out:
@@ -35,4 +38,5 @@ def compare(runs: Runs = None, out: Out = None, json_file: Json = None, debug: D
         echo(f"written to {out}", err=True)
     else:
         echo(page(found, page_width()), nl=False)
-    write_report_after(list(runs or []))
+    if local := [run for run in runs or [] if run.is_dir()]:
+        write_report_after(local)

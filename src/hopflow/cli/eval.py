@@ -1,5 +1,6 @@
 """hopflow eval."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,18 +10,23 @@ from .output import check_target, echo, page_width, progress_line, write_json
 from .report import write_report_after
 from .sampling_options import evaluated_sampler
 from .settings_parser import parse_settings
-from .trained_network import import_network_class, threads
+from .trained_network import import_network_class, show_origin, threads
 
 if TYPE_CHECKING:
     from .command_settings import EvalSettings
 
-NOT_OF_SUITE = ("device", "threads", "model", "sampler", "per_call", "grid")
+NOT_OF_SUITE = ("device", "threads", "model", "sampler", "per_call", "grid", "refresh")
 """Settings of the command that are not fields of `Suite`, or not in the same form."""
 
 
 def evaluate(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Folder of a run or of a saved network, or novels.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder of a run or of a saved network; novels: the repository's network; hub:USER/NAME.",
+            show_default=False,
+        ),
     ],
     settings: Settings = None,
     json_file: Json = None,
@@ -41,18 +47,21 @@ def evaluate(
     from ..evaluation.suite import Suite
     from ..evaluation.table import page
     from ..network.network import device_of
-    from ..runs.named_networks import network_folder
+    from ..runs.named_networks import network_place
     from ..runs.pretrained import newest
     from ..runs.run_folder import is_run
 
     import_network_class(chosen.model)
-    folder, rows, remarks = network_folder(run), [], []
+    place, rows, remarks = network_place(run), [], []
+    folder = Path(place)
     suite = Suite.of(_suite_keys(chosen))
     try:
         with progress_line() as progress:
             progress(f"loading {run}")
-            subject = EvaluatedModel.load(folder, chosen.device)
-            record.check(folder)  # a result that cannot be stored is refused before the work
+            subject = EvaluatedModel.load(place, chosen.device, offline=offline)
+            show_origin(subject.name if isinstance(place, str) else None)
+            if is_run(folder):
+                record.check(folder)  # a result that cannot be stored is refused before the work
             remarks = missing_bounds(subject.flow)
             device = device_of(subject.model)
             with threads(newest(folder), subject.model, subject.flow, subject.length, device, chosen.threads):
@@ -75,6 +84,8 @@ def _suite_keys(settings: "EvalSettings") -> dict[str, Any]:
     keys = settings.typed(*NOT_OF_SUITE)
     if keys.get("detokenise") == "none":
         keys["detokenise"] = "as is"
+    if "metric" in keys:
+        keys["validators"] = keys.pop("metric")
     if (sampler := evaluated_sampler(settings)) is not None:
         keys["sampler"] = sampler
     return keys

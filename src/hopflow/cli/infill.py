@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import trained_network
-from .draw_samples import Out, Run, Watch, draw, replay, write_samples
-from .options import Debug, Json
+from .draw_samples import Out, Run, Watch, draw, draw_watched, write_samples
+from .options import Debug, Json, Offline
 from .output import check_target, echo, progress_line
-from .sample_output import DrawnSamples, check_out
+from .sample_output import DrawnSamples, check_out, label_facts
 from .sampling_options import sampling_options
 from .settings_parser import parse_settings
 
@@ -32,13 +32,14 @@ def infill(
     out: Out = None,
     watch: Watch = False,
     json_file: Json = None,
+    offline: Offline = False,
     debug: Debug = False,
 ) -> None:
     """Fill the holes of a prompt: [MASK] is a hole of one token, [MASK:5] of five.
 
     The rest of the prompt stays as it is. A prompt without holes is continued.
 
-    [MASK:3 words] and [MASK:12 chars] are as many tokens as that many words or characters take on average.
+    [MASK:3 words] is a hole of as many tokens as three words have on average; [MASK:12 chars] counts characters.
 
     If tokens include the blank before a word (gpt2, bpe:SIZE), the blank before a hole is part of the hole.
     """
@@ -54,19 +55,22 @@ def infill(
     texts = _with_file(texts, chosen.prompts)
     with progress_line() as progress:
         progress(f"loading {run}")
-        network = trained_network.load(run, chosen.device, chosen.model)
+        network = trained_network.load(run, chosen.device, chosen.model, offline=offline)
     if network.flow is None:
         raise ValueError(f"{network.folder} is an autoregressive network, which cannot infill; use `hopflow sample`")
     longest = cache(lambda: network.sequence_length(chosen.length))  # once: it may print a note
     prompts = [_prompt(text, number, network, chosen.length, longest) for number, text in enumerate(texts, 1)]
     _note_short(prompts, network.trained_length)
     n = chosen.n
+    labels = network.labels(chosen.label, n * len(prompts))
+    options = {**options, "labels": labels}
     with network.threads(chosen.threads):
-        found, rows, seconds = draw(network, [prompt for prompt in prompts for _ in range(n)], options, watch)
+        found = (draw_watched if watch else draw)(network, [prompt for prompt in prompts for _ in range(n)], options)
     asked = [{"prompt": text, "prompt_index": index} for index, text in enumerate(texts) for _ in range(n)]
-    drawn = DrawnSamples.of(found, network, seconds, chosen, rows, len(asked), [asked[row] for row in rows])
-    shown = watch and not drawn.interrupted and replay(found, network)
-    write_samples(drawn, out, json_file, shown)
+    facts = label_facts(network, labels, found.rows) or [{} for _ in found.rows]
+    of = [{**asked[row], **label} for row, label in zip(found.rows, facts, strict=True)]
+    drawn = DrawnSamples.of(found.out, network, found.seconds, chosen, found.rows, len(asked), of)
+    write_samples(drawn, out, json_file, found.shown)
 
 
 def _note_short(prompts: Sequence["Tensor"], trained: int | None) -> None:

@@ -51,12 +51,15 @@ def report(words: Words = None, out: Out = None, debug: Debug = False) -> None:
         echo(f"hopflow: {MISSING}", err=True)
         raise typer.Exit(ENVIRONMENT)
     import_network_class(chosen.model)
-    from ..report import write
+    from ..report import load_runs, write
     from .output import progress_line
 
+    if not runs:
+        raise ValueError("report needs a run: hopflow report RUN")
+    loaded = load_runs(runs)  # a run that cannot be read is an error before anything is printed
     with progress_line() as progress:
         progress(f"writing a report on {', '.join(map(str, runs))}")
-        path = write(runs, out)
+        path = write(loaded, out)
     echo(path)
 
 

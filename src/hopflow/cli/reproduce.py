@@ -1,8 +1,8 @@
 """hopflow reproduce: train and measure the paper's tables again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from .command_help import CommandGroup, CommandWithSettings
 from .options import Debug, Json, Offline, Settings
 from .output import check_target, console, echo, lines, table, write_json
 from .settings_parser import parse_settings
+
+if TYPE_CHECKING:
+    from .reproduce_settings import TextStudySettings
 
 app = typer.Typer(help="Train and measure the paper's tables again.", cls=CommandGroup)
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the runs.")]
@@ -41,7 +44,7 @@ def morse(
     Takes hours on two CPU cores. Runs that exist in the folder are measured, not trained again. With --results, the
     numbers of every run are written to a file, and runs that have one are skipped.
     """
-    from .command_settings import MorseSettings
+    from .reproduce_settings import MorseSettings
 
     chosen = parse_settings(settings, MorseSettings)
     check_target(json_file)
@@ -71,28 +74,65 @@ def text(
     again. The autoregressive judge is trained once and kept in the folder --work. The texts are novels in
     $HOPFLOW_DATA.
     """
-    from .command_settings import TextStudySettings
+    from .reproduce_settings import TextStudySettings
 
     chosen = parse_settings(settings, TextStudySettings)
-    from ..reproduce.text import late_judges, page, pictures, queue
-    from ..reproduce.text.protocol import BUDGETS
+    from ..reproduce.text import page, pictures, queue
+    from ..reproduce.text.budgets import BUDGETS
 
-    with lines() as progress:
-        if judge_only:
-            how = chosen.typed("variants", "seeds", "minutes", "expect", "limit", "later", "shared", "repeat", "commit")
-            late_judges.score_stored_texts(cells, offline=offline, say=progress, **how)
-        elif not page_only:
-            queue.run(cells, work=work, offline=offline, say=progress, **chosen.typed())
+    _run_study(chosen, cells, work, page_only, judge_only, offline)
     if chosen.budget != "full":
         echo(page.page(cells, chosen.budget), nl=False)
         return
     target = cells.parent / "text.md"
-    drawings = target.resolve().parent.parent / "pictures"
-    if (page_only or judge_only) and drawings.is_dir():  # as in docs/; elsewhere only the page is written
-        for name, drawing in pictures.pictures(cells).items():
-            atomic.write(drawings / name, drawing.encode())
+    if page_only or judge_only:
+        _write_pictures(target, lambda: pictures.pictures(cells))
     atomic.write(target, page.page(cells).encode())
     echo(f"{target} ({len(queue.missing(BUDGETS['full'], cells))} runs missing)")
+
+
+@app.command("rectified", cls=CommandWithSettings)
+def rectified(
+    settings: Settings = None,
+    cells: Cells = Path("docs/results/rectified"),
+    work: Work = Path("runs/rectified"),
+    page_only: PageOnly = False,
+    judge_only: JudgeOnly = False,
+    offline: Offline = False,
+    debug: Debug = False,
+) -> None:
+    """Run the study of rectified pairs: hops against quality.
+
+    Trains flows on independent pairs, on OT pairs, and on pairs that a trained flow has drawn, and measures hops,
+    bounds and samples with few and many steps. Like `reproduce text` it writes one JSON file for each run, and can be
+    stopped and continued at any time.
+    """
+    from .reproduce_settings import RectifiedStudySettings
+
+    chosen = parse_settings(settings, RectifiedStudySettings)
+    from ..reproduce.rectified import page, pictures
+
+    _run_study(chosen, cells, work, page_only, judge_only, offline)
+    target = cells.parent / "rectified.md"
+    if page_only or judge_only:
+        _write_pictures(target, lambda: pictures.pictures(cells))
+    atomic.write(target, page.page(cells).encode())
+    echo(str(target))
+
+
+def _run_study(
+    chosen: "TextStudySettings", cells: Path, work: Path, page_only: bool, judge_only: bool, offline: bool
+) -> None:
+    """Run the missing cells of a study, or let judges score the stored samples, or neither."""
+    from ..reproduce.text import late_judges, queue
+
+    with lines() as progress:
+        if judge_only:
+            how = chosen.typed("variants", "seeds", "minutes", "expect", "limit", "later", "shared", "repeat", "commit")
+            late_judges.score_stored_texts(cells, **{"budget": chosen.budget, **how}, offline=offline, say=progress)
+        elif not page_only:
+            how = {"budget": chosen.budget, **chosen.typed()}
+            queue.run(cells, work=work, offline=offline, say=progress, **how)
 
 
 @app.command("network", cls=CommandWithSettings)
@@ -107,7 +147,7 @@ def network(
 
     The training is resumed from the folder --work. The texts are novels in $HOPFLOW_DATA.
     """
-    from .command_settings import NetworkSettings
+    from .reproduce_settings import NetworkSettings
 
     chosen = parse_settings(settings, NetworkSettings)
     from ..reproduce import network as novels
@@ -115,6 +155,14 @@ def network(
     with lines() as progress:
         folder = novels.run(out, work=work, offline=offline, say=progress, **chosen.typed())
     echo(f"{folder}: try `hopflow sample {folder}`")
+
+
+def _write_pictures(page: Path, draw: Callable[[], Mapping[str, str]]) -> None:
+    """Draw the pictures of a results page in docs; elsewhere only the page is written."""
+    drawings = page.resolve().parent.parent / "pictures"
+    if drawings.is_dir():
+        for name, drawing in draw().items():
+            atomic.write(drawings / name, drawing.encode())
 
 
 def _show(rows: Sequence[Any]) -> None:

@@ -1,10 +1,10 @@
 """hopflow sample."""
 
 from . import trained_network
-from .draw_samples import Out, Run, Watch, draw, draw_autoregressive, replay, write_samples
-from .options import Debug, Json, Settings
+from .draw_samples import Out, Run, Watch, draw, draw_autoregressive, draw_watched, write_samples
+from .options import Debug, Json, Offline, Settings
 from .output import check_target, progress_line
-from .sample_output import DrawnSamples, check_out
+from .sample_output import DrawnSamples, check_out, label_facts
 from .sampling_options import check_autoregressive, sampling_options
 from .settings_parser import parse_settings
 
@@ -15,6 +15,7 @@ def sample(
     out: Out = None,
     watch: Watch = False,
     json_file: Json = None,
+    offline: Offline = False,
     debug: Debug = False,
 ) -> None:
     """Draw texts from a trained network.
@@ -29,7 +30,7 @@ def sample(
     options = sampling_options(chosen)
     with progress_line() as progress:
         progress(f"loading {run}")
-        network = trained_network.load(run, chosen.device, chosen.model)
+        network = trained_network.load(run, chosen.device, chosen.model, offline=offline)
     length = network.sequence_length(chosen.length)
     if network.flow is None:
         check_autoregressive(chosen.typed(), watch)
@@ -41,8 +42,10 @@ def sample(
 
     from ..sampling.generation import HOLE
 
+    labels = network.labels(chosen.label, chosen.n)
+    options = {**options, "labels": labels}
     with network.threads(chosen.threads):
-        found, rows, seconds = draw(network, torch.full((chosen.n, length), HOLE), options, watch)
-    drawn = DrawnSamples.of(found, network, seconds, chosen, rows, chosen.n)
-    shown = watch and not drawn.interrupted and replay(found, network)
-    write_samples(drawn, out, json_file, shown)
+        found = (draw_watched if watch else draw)(network, torch.full((chosen.n, length), HOLE), options)
+    of = label_facts(network, labels, found.rows)
+    drawn = DrawnSamples.of(found.out, network, found.seconds, chosen, found.rows, chosen.n, of)
+    write_samples(drawn, out, json_file, found.shown)

@@ -46,7 +46,7 @@ class DrawnSamples:
     asked: int
     """How many were asked for; after Ctrl-C fewer were drawn."""
     prompts: Sequence[dict[str, Any]] = ()
-    """The prompt of each sequence, if there are prompts."""
+    """The prompt and the label of each sequence, if there are any."""
 
     @classmethod
     def of(
@@ -132,6 +132,8 @@ class DrawnSamples:
 
     def summary(self) -> dict[str, str]:
         """The summary: every number with its error and the settings it depends on."""
+        from ..network.labels import listed
+
         n, (shortest, longest) = len(self.texts), self._lengths()
         tokens = f"{longest}" if shortest == longest else f"{shortest} to {longest}"
         rate = "" if self.interrupted else f", {speed(n / self.seconds)}"
@@ -141,6 +143,9 @@ class DrawnSamples:
         for name, (mean, error) in self.estimates().items():
             off = "" if error is None else f" ± {float(f'{error:.2g}'):g}"  # two digits, no exponent
             shown[UNITS[name].partition(" per")[0]] = f"{mean:.2f}{off} per sequence (n={n}, {by})"
+        labels = list(dict.fromkeys(str(asked["label"] or "none") for asked in self.prompts if "label" in asked))
+        if labels:
+            shown["labels"] = listed(labels)
         shown["settings"] = f"seed {self.how['seed']}{self._unusual()}"
         return shown
 
@@ -160,6 +165,11 @@ class DrawnSamples:
     def _lengths(self) -> tuple[int, int]:
         sizes = [len(tokens) for tokens in self.tokens]
         return min(sizes), max(sizes)
+
+
+def label_facts(network: TrainedNetwork, labels: "Tensor | None", rows: Sequence[int]) -> list[dict[str, Any]]:
+    """What is stored with each sequence of a network with labels: its label."""
+    return [] if labels is None else [{"label": network.label_name(int(labels[row]))} for row in rows]
 
 
 def check_out(out: Path | None) -> None:

@@ -12,7 +12,7 @@ AUTOREGRESSIVE = ("n", "length", "seed", "temperature", "cut", "device", "thread
 """The settings of sample that apply to an autoregressive network."""
 PASSED = ("eta", "temperature", "top_k", "top_p", "min_p", "seed", "batch", "compile", "precision", "guidance")
 """The settings that are keywords of `generate`."""
-OF_SAMPLERS = ("steps", "grid", "per_call")
+OF_SAMPLERS = ("steps", "grid", "refresh", "per_call")
 """The settings that are fields of samplers."""
 
 
@@ -38,7 +38,9 @@ def build_sampler(text: str, typed: Mapping[str, Any]) -> "Sampler":
     for key in typed:
         if key not in own:
             owners = [name for name in members(FAMILIES["sampler"]) if key in sampler_fields(name)]
-            has = f"has {', '.join(own)}" if own else "has none"
+            shown = [name for name in own if name in OF_SAMPLERS]
+            numbers = f"takes {', '.join(own)} after a colon" if own else "has none"
+            has = f"has {', '.join(shown)}" if shown else numbers
             raise ValueError(f"{key} is a setting of sampler={' or '.join(owners)}; sampler={text} {has}")
     sampler: Sampler = choose("sampler", text, **_with_grid(typed))
     return sampler
@@ -65,7 +67,7 @@ def evaluated_sampler(settings: "EvalSettings") -> "Sampler | Callable[[int], Sa
 def _with_grid(typed: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a sampler, with the grid of times as an object."""
     from ..recipes.components import choose
-    from ..sampling.time_grids import GivenGrid
+    from ..sampling.samplers import GivenGrid
 
     grid = typed.get("grid")
     if grid is None:

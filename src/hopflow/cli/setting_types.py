@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from .component_names import component_names
 
 LARGEST_SEED = 2**63 - 1
 WORDS: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+DEVICE = "auto, cpu, cuda, cuda:1 or mps"
+SIZE = "size of the transformer: micro, tiny, mini, small or medium"
+"""Help of settings that several commands have."""
 REPEATED = "repeated"
 """Marks a setting that may be repeated."""
 
@@ -29,14 +32,15 @@ class Allowed:
 class NameOf:
     """A component by its name: a class of this family, with numbers after a colon (random_order:4)."""
 
-    module: str
     family: str
+    modules: tuple[str, ...]
+    """Those that define its classes, the family's own first."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the classes in hopflow's file and, once the family is imported, of the user's own classes."""
-        found = component_names(self.module, self.family)
-        loaded = sys.modules.get(f"hopflow.{self.module}")
+        """Names of the classes in hopflow's files and, once the family is imported, of the user's own classes."""
+        found = component_names(self.family, *self.modules)
+        loaded = sys.modules.get(f"hopflow.{self.modules[0]}")
         if loaded is None:
             return found
         from ..recipes.components import members
@@ -82,7 +86,7 @@ def _flag_or_auto(text: Any) -> Any:
     return text if text == "auto" or isinstance(text, bool) else _flag(text) == "true"
 
 
-GRIDS = tuple(name for name in component_names("sampling.time_grids", "Grid") if name != "given")
+GRIDS = tuple(name for name in component_names("Grid", "sampling.samplers") if name != "given")
 """Grids of times by name; a given grid is typed as its times."""
 
 
@@ -114,7 +118,7 @@ Times = Annotated[
     Allowed(f"{', '.join(GRIDS)}, or times from 0 to 1 such as 0,0.3,1", GRIDS),
 ]
 Precision = Literal["auto", "float32", "bf16"]
-SAMPLERS = NameOf("sampling.samplers", "Sampler")
+SAMPLERS = NameOf("Sampler", ("sampling.samplers", "sampling.planners"))
 SamplerName = Annotated[str, AfterValidator(SAMPLERS.check), SAMPLERS]
 
 
@@ -182,3 +186,14 @@ def _range(marks: list[Any]) -> str:
         return f" from {limits['ge']} to {highest}"
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     return " and".join(f" {signs[name]} {limit}" for name, limit in limits.items())
+
+
+class CommandSettings(BaseModel):
+    """The settings of a command, read and checked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def typed(self, *without: str) -> dict[str, Any]:
+        """Those that were typed, in the order of the declaration; for functions with the same defaults."""
+        names = [name for name in type(self).model_fields if name in self.model_fields_set]
+        return {name: getattr(self, name) for name in names if name not in without}

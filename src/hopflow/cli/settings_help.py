@@ -17,7 +17,7 @@ NONE = {
     "ot_batch": "batch",
     "threads": "measured",
     "workers": "as needed",
-    "masks": "one per data token",
+    "masks": "one per data token; one for mixed",
     "init": "random",
     "out": "runs/NAME",
 }

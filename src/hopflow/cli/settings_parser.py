@@ -8,7 +8,7 @@ from ..system.hints import did_you_mean
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from .command_settings import CommandSettings
+    from .setting_types import CommandSettings
 
     Declared = TypeVar("Declared", bound=CommandSettings)
 

@@ -21,8 +21,8 @@ MOST_USED = (
     "out",
 )
 CHOICES = {
-    "source": ("bag_of_words", "mask", "multimask", "uniform"),
-    "coupling": ("exact", "independent", "sinkhorn"),
+    "source": ("bag_of_words", "mask", "mixed", "multimask", "position_frequencies", "uniform"),
+    "coupling": ("exact", "independent", "rectified", "sinkhorn"),
 }
 """Names to choose from; a test compares them with the classes that exist."""
 DECLARATIONS = ("training/settings.py", "recipes/recipe.py")

@@ -1,6 +1,6 @@
 """A trained network, loaded from the folder named on the command line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from .output import echo
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from ..flow import Flow
 
@@ -28,6 +29,30 @@ class TrainedNetwork:
     """Tokens per sequence in training, if known."""
     recipe_hash: str | None
     device: "torch.device"
+    label_names: tuple[str, ...] = ()
+    """The names of its labels; empty if they are numbers only, or if it has none."""
+
+    def labels(self, words: Sequence[str], count: int) -> "Tensor | None":
+        """The labels of `count` sequences: those typed, one after the other; None for a network without labels."""
+        import torch
+
+        from ..network.labels import label_number, listed
+        from ..network.network import label_count
+
+        known = label_count(self.model) or 0
+        if not known:
+            if words:
+                raise ValueError(f"{self.folder} has no labels: leave label out")
+            return None
+        if not words:
+            names = listed(self.label_names) if self.label_names else f"0 to {known - 1}"
+            raise ValueError(f"{self.folder} has labels ({names}): set label=LABEL, or label=-1 for no label")
+        numbers = [label_number(word, self.label_names, known) for word in words]
+        return torch.tensor(numbers)[torch.arange(count) % len(numbers)]
+
+    def label_name(self, label: int) -> str | None:
+        """The name of a label, or its number if it has none; None for no label."""
+        return None if label < 0 else self.label_names[label] if label < len(self.label_names) else str(label)
 
     @property
     def dtype(self) -> str:
@@ -50,20 +75,24 @@ class TrainedNetwork:
         return length
 
 
-def load(run: str, device: str = "auto", network_class: str | None = None) -> TrainedNetwork:
+def load(run: str, device: str = "auto", network_class: str | None = None, *, offline: bool = False) -> TrainedNetwork:
     """Load a run's newest checkpoint, one checkpoint, a folder of `save_pretrained`, or a network by its name."""
     from ..network.network import is_autoregressive
     from ..network.precision import at_least_float32
     from ..runs.devices import choose_device
-    from ..runs.named_networks import network_folder
+    from ..runs.named_networks import network_place
     from ..runs.pretrained import from_pretrained
 
-    path, where = network_folder(run), choose_device(device)
-    _check_folder(path)
+    place, where = network_place(run), choose_device(device)
+    if isinstance(place, Path):
+        _check_folder(place)
     import_network_class(network_class)
-    found = from_pretrained(path, device=where)
+    found = from_pretrained(place, device=where, offline=offline)
+    show_origin(found.origin)
     folder = found.folder
     if found.flow is None and not is_autoregressive(found.model):
+        if reason := (found.recipe or {}).get("no_flow"):
+            raise ValueError(f"{folder} has no flow: {reason}")
         raise ValueError(f"{folder} was saved without a flow: save_pretrained(folder, model, flow, tokenizer=…)")
     if found.tokenizer is None:
         raise ValueError(f"{folder} was saved without a tokenizer: save_pretrained(folder, model, flow, tokenizer=…)")
@@ -77,7 +106,14 @@ def load(run: str, device: str = "auto", network_class: str | None = None) -> Tr
         stored if isinstance(stored, int) and stored > 0 else length,
         recipe_hash,
         where,
+        found.label_names,
     )
+
+
+def show_origin(origin: str | None) -> None:
+    """Print the commit of a network that was loaded from the hub."""
+    if origin is not None:
+        echo(f"network: {origin}", err=True)
 
 
 def import_network_class(text: str | None) -> None:
@@ -129,6 +165,8 @@ def _recipe_facts(checkpoint: Path) -> tuple[int | None, str | None]:
 
 def _check_folder(path: Path) -> None:
     """Refuse a path that is not a folder, with a hint at a folder of a similar name."""
+    from ..runs import hub
+
     if path.is_dir():
         return
     if path.exists():
@@ -136,4 +174,6 @@ def _check_folder(path: Path) -> None:
     near = [folder for home in (path.parent, Path("runs")) if home.is_dir() for folder in home.iterdir()]
     names = {folder.name: str(folder) for folder in near if folder.is_dir()}
     hint = f"did you mean {names[path.name]!r}?" if path.name in names else did_you_mean(str(path), names.values())
+    if not hint and hub.is_name(str(path)):
+        hint = f"a network of the hub is typed hub:{path}"
     raise ValueError(f"there is no folder {path}" + (f"; {hint}" if hint else ""))

@@ -1,9 +1,8 @@
-"""--watch: replays how sequences hop from noise to text."""
+"""--watch: shows on the terminal how sequences hop from noise to text, while the network draws them."""
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from statistics import median_low
@@ -17,115 +16,199 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from ..sampling.generation import Generation
+    from ..sampling.stream import Frame
 
-NOISE, HOPPING, SETTLED, PROMPT = "dim", "bold yellow", "green", "underline blue"
-"""Styles that differ without colors (NO_COLOR), too."""
-LEGEND = {"noise": NOISE, "hopping": HOPPING, "settled": SETTLED, "prompt": PROMPT}
+NOISE, HOPPING, CHANGED, SETTLED, PROMPT = "dim", "bold yellow", "not dim", "green", "underline blue"
+"""Styles that differ without colors (NO_COLOR), too, except for changed and settled tokens."""
+LEGEND = {"noise": NOISE, "hopping": HOPPING, "changed": CHANGED, "settled": SETTLED, "prompt": PROMPT}
 MOST = 4
 """At most this many sequences are shown."""
-FRAMES, RATE = 96, 16
-"""Frames of a replay, and frames per second: a replay takes six seconds."""
+SECONDS = 6.0
+"""A fast network is shown this slowly."""
+RATE = 16
+"""Pictures per second."""
 GLOW = 4
-"""Frames for which a hop is highlighted."""
+"""Pictures in which a hop is highlighted."""
 STILLS = (0.0, 0.25, 0.5, 0.75, 1.0)
 WIDEST = 100
+FREQUENT = 1000
+"""The first tokens of a vocabulary, which are frequent ones."""
 
 Symbol = tuple[str, str]
 """A token's text and its style."""
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The sequences at time t, and their hops so far."""
+@dataclass
+class ShownSequence:
+    """One sequence as it is now."""
 
-    t: float
-    rows: list[list[Symbol]]
-    jumps: list[int]
+    tokens: list[int]
+    fixed: list[bool]
+    final: list[bool]
+    changed: set[int] = field(default_factory=set)
+    glow: dict[int, int] = field(default_factory=dict)
+    """Positions that have just hopped, and in how many pictures they are still highlighted."""
+    t: float = 0.0
+    jumps: int = 0
+    done: bool = False
 
+    def take(self, frame: "Frame") -> None:
+        for position, token in zip(frame.position.tolist(), frame.after.tolist(), strict=True):
+            self.tokens[position] = token
+            self.changed.add(position)
+            self.glow[position] = GLOW
+        self.final, self.t, self.jumps, self.done = frame.final.tolist(), frame.t, frame.jumps, frame.done
+        if self.done:
+            self.t = 1.0
 
-class HopReplay:
-    """The first sequences of a `Generation` with a trajectory, at any time."""
+    def style(self, position: int) -> str:
+        if self.fixed[position]:
+            return PROMPT
+        if self.done:
+            return SETTLED
+        if position in self.glow:
+            return HOPPING
+        if self.final[position]:
+            return SETTLED
+        return CHANGED if position in self.changed else NOISE
 
-    def __init__(self, out: "Generation", tokenizer: Any, data: int) -> None:
-        assert out.hops is not None
-        self.label = f"{out.sampler.label}, η = {out.eta:g}"
-        self.count = min(MOST, len(out.tokens))
-        self._lengths = out.lengths[: self.count].tolist()
-        self._x0, self._x1, self._fixed = (self._rows(x) for x in (out.x0, out.tokens, out.fixed))
-        self.prompted = any(map(any, self._fixed))
-        mine = out.hops.row < self.count
-        columns = (out.hops.t, out.hops.row, out.hops.position, out.hops.after)
-        self._hops = list(zip(*(column[mine].tolist() for column in columns), strict=True))
-        tokens = {token for row in [*self._x0, *self._x1, [hop[3] for hop in self._hops]] for token in row}
-        self._texts = symbols(tokenizer, tokens, data)
-        widths = [len(self._texts[token]) for row in self._x1 for token in row]
-        self._mask = MASK * max(1, median_low(widths))  # about as wide as a data token
-
-    def frames(self, times: Iterable[float]) -> Iterator[Frame]:
-        """A frame for each of these times. A token is shown as hopping for a few frames, and until its last hop."""
-        tokens, jumps = [list(row) for row in self._x0], [0] * self.count
-        styles = [[PROMPT if fixed else NOISE for fixed in row] for row in self._fixed]
-        hops, left = deque(self._hops), Counter((row, position) for _, row, position, _ in self._hops)
-        recent: deque[list[tuple[int, int]]] = deque([[]] * GLOW)
-        for t in times:
-            for row, position in recent.popleft():
-                styles[row][position] = HOPPING if left[row, position] else SETTLED
-            recent.append([])
-            while hops and hops[0][0] < t:
-                _, row, position, after = hops.popleft()
-                tokens[row][position], styles[row][position] = after, HOPPING
-                left[row, position] -= 1
-                jumps[row] += 1
-                recent[-1].append((row, position))
-            if t >= 1:
-                styles = [[PROMPT if fixed else SETTLED for fixed in row] for row in self._fixed]
-            rows = [
-                [(self._texts.get(token, self._mask), style) for token, style in zip(*row, strict=True)]
-                for row in zip(tokens, styles, strict=True)
-            ]
-            yield Frame(t, rows, list(jumps))
-
-    def _rows(self, of: Any) -> list[list[Any]]:
-        return [row[:length].tolist() for row, length in zip(of[: self.count], self._lengths, strict=True)]
+    def age(self) -> None:
+        """Another picture was shown."""
+        self.glow = {position: left - 1 for position, left in self.glow.items() if left > 1}
 
 
-def watch(replay: HopReplay, screen: "Console", sleep: Callable[[float], None] = time.sleep) -> int:
-    """Play the replay on a terminal, or print a few frames; returns how many sequences were shown to the end."""
-    if not screen.is_interactive:
-        for frame in replay.frames(STILLS):
-            screen.print(f"t = {frame.t:.2f}, {sum(frame.jumps)} hops")
-            for number, row in enumerate(frame.rows, 1):
-                screen.print(f"{number:>3}  " + "".join(text for text, _ in row), soft_wrap=True)
-        return replay.count
+class HopView:
+    """The first sequences of a stream, as far as their frames were taken."""
+
+    def __init__(self, tokenizer: Any, data: int, label: str, count: int) -> None:
+        self.label, self.most = label, min(MOST, count)
+        self.sequences: dict[int, ShownSequence] = {}
+        self._tokenizer, self._data = tokenizer, data
+        self._texts = symbols(tokenizer, range(min(data, FREQUENT)), data)
+        self._mask = MASK * max(1, median_low(map(len, self._texts.values())))  # about as wide as a data token
+
+    def take(self, frame: "Frame") -> None:
+        """Add a frame; those of further sequences are left out."""
+        if frame.row not in self.sequences and len(self.sequences) < self.most:
+            rows = (frame.tokens.tolist(), frame.fixed.tolist(), frame.final.tolist())
+            self.sequences[frame.row] = ShownSequence(*rows)
+        if frame.row in self.sequences:
+            self.sequences[frame.row].take(frame)
+
+    @property
+    def done(self) -> bool:
+        """Whether all sequences that are shown are complete."""
+        return len(self.sequences) == self.most and all(each.done for each in self.sequences.values())
+
+    @property
+    def t(self) -> float:
+        """The time of the sequence that is behind."""
+        return min((each.t for each in self.sequences.values()), default=0.0)
+
+    @property
+    def shown(self) -> list[ShownSequence]:
+        """The sequences in their order."""
+        return [self.sequences[row] for row in sorted(self.sequences)]
+
+    @property
+    def prompted(self) -> bool:
+        return any(any(each.fixed) for each in self.sequences.values())
+
+    def symbols(self, sequence: ShownSequence) -> list[Symbol]:
+        """The text and the style of each token."""
+        missing = {token for token in sequence.tokens if token < self._data and token not in self._texts}
+        self._texts |= symbols(self._tokenizer, missing, self._data)
+        return [
+            (self._texts.get(token, self._mask), sequence.style(position))
+            for position, token in enumerate(sequence.tokens)
+        ]
+
+
+def watch(
+    frames: Iterator["Frame"],
+    view: HopView,
+    screen: "Console",
+    stopped: Callable[[], bool] = lambda: False,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Show the frames on a terminal until all sequences of the view are complete; returns how many can be seen.
+
+    A network that needs less than some seconds is shown slowly. `stopped` ends the display early; frames are left then.
+    """
     from rich.live import Live
 
     width, room = max(8, min(screen.width, WIDEST) - 4), screen.height - 4
-    shown = _fitting(replay, width, room)
-    try:
-        with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
-            for frame in replay.frames(i / FRAMES for i in range(FRAMES + 1)):
-                live.update(_screen(frame, replay, max(1, shown), width, room), refresh=True)
-                sleep(1 / RATE)
-    except KeyboardInterrupt:  # only the replay stops; the samples are still written
-        return 0
-    return shown
+    began = last = clock()
+    fit = view.most
+    with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
+
+        def show() -> None:
+            nonlocal last, fit
+            count = _fitting(view, width, room)
+            if count < len(view.shown):
+                fit = min(fit, count)  # never more than before: panels would come and go
+            live.update(_screen(view, max(1, fit), width, room), refresh=True)
+            last = clock()
+            for sequence in view.shown:
+                sequence.age()
+
+        for frame in frames:
+            if not frame.calls and not len(frame.position):
+                began = clock()  # the noise of a sequence
+            while not stopped() and (early := began + frame.t * SECONDS - clock()) > 0:
+                show()
+                sleep(min(early, 1 / RATE))
+            view.take(frame)
+            if stopped():
+                return 0
+            if view.done:
+                break
+            if clock() - last >= 1 / RATE:
+                show()
+        show()
+    return fit if view.done else 0
 
 
-def _fitting(replay: HopReplay, width: int, room: int) -> int:
+def stills(frames: Iterator["Frame"], view: HopView, screen: "Console") -> None:
+    """Print a few snapshots of the sequences, for an output that is not a terminal."""
+    taken: dict[int, list[tuple[str, int]]] = {}
+    for frame in frames:
+        if (sequence := view.sequences.get(frame.row)) is not None:
+            mine = taken.setdefault(frame.row, [])
+            while len(mine) < len(STILLS) and STILLS[len(mine)] <= frame.t:
+                mine.append(_still(view, sequence))
+        view.take(frame)
+    for number, t in enumerate(STILLS):
+        now = [
+            taken[row][number] if number < len(taken.get(row, ())) else _still(view, view.sequences[row])
+            for row in sorted(view.sequences)
+        ]
+        screen.print(f"t = {t:.2f}, {sum(jumps for _, jumps in now)} hops")
+        for place, (text, _) in enumerate(now, 1):
+            screen.print(f"{place:>3}  {text}", soft_wrap=True)
+
+
+def _still(view: HopView, sequence: ShownSequence) -> tuple[str, int]:
+    return "".join(text for text, _ in view.symbols(sequence)), sequence.jumps
+
+
+def _fitting(view: HopView, width: int, room: int) -> int:
     """How many sequences fit on the terminal, each in its frame."""
-    (end,) = replay.frames([1.0])
-    heights = [len(_lines(row, width)) + 2 for row in end.rows]
+    heights = [len(_lines(view.symbols(each), width)) + 2 for each in view.shown]
     return sum(sum(heights[: i + 1]) <= room for i in range(len(heights)))
 
 
-def _screen(frame: Frame, replay: HopReplay, shown: int, width: int, room: int) -> "Group":
+def _screen(view: HopView, count: int, width: int, room: int) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
-    legend = Text("  ").join(Text(name, style) for name, style in LEGEND.items() if replay.prompted or style != PROMPT)
-    panels = [_panel(i, frame.rows[i], frame.jumps[i], width, room - 2) for i in range(shown)]
-    return Group(_header(frame.t, sum(frame.jumps[:shown]), replay.label, width), *panels, legend)
+    seen = view.shown[:count]
+    legend = Text("  ", no_wrap=True, overflow="ellipsis").join(
+        Text(name, style) for name, style in LEGEND.items() if view.prompted or style != PROMPT
+    )
+    panels = [_panel(i, view.symbols(each), each.jumps, width, room - 2) for i, each in enumerate(seen)]
+    return Group(_header(view.t, sum(each.jumps for each in seen), view.label, width), *panels, legend)
 
 
 def _header(t: float, jumps: int, label: str, width: int) -> "Table":
