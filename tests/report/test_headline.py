@@ -126,6 +126,47 @@ def test_the_headline_of_one_run_has_its_lowest_bound_and_its_hops(headline_of):
     )
 
 
+def in_steps(quantity, value, error=0.1, eta=0.0, steps=32, **more):
+    return bound(quantity, value, error, eta=eta, steps=steps, sampler=f"η = {eta:g}, {steps} steps", **more)
+
+
+def by_paths(one, eight, eta=0.0):
+    return [in_steps("br", one, eta=eta, paths=1), in_steps("br", eight, eta=eta, paths=8)]
+
+
+def test_runs_are_compared_by_the_tightest_bound_of_the_sampler_where_br_was_measured(headline_of):
+    masks = [bound("b0", 20.0, 0.1), in_steps("bn", 21.0)]
+    words = [bound("b0", 40.0, 0.1), in_steps("bn", 41.0), *by_paths(22.0, 19.0), *by_paths(18.0, 17.0, eta=1.0)]
+    text = headline_of({"rows": masks, "recipe": INDEPENDENT}, {"rows": words, "recipe": OT})
+    assert text == "b: tightest bound for η = 0, 32 steps (br with 8 paths; a: bn) lower by 2.00 ± 0.14."
+
+
+def test_the_tightest_bounds_can_be_equal_within_errors_while_b0_differs(headline_of):
+    runs = [
+        {"rows": [bound("b0", b0, 0.1), in_steps("bn", b0), *by_paths(22.0, br)]} for b0, br in ((40, 19), (60, 19.1))
+    ]
+    assert headline_of(*runs) == "b: tightest bound for η = 0, 32 steps (br with 8 paths) equal within errors."
+
+
+def test_the_headline_of_one_run_has_its_tightest_bound_where_br_was_measured(headline_of):
+    rows = [bound("b0", 40.0, 0.1), in_steps("bn", 41.0), *by_paths(22.0, 19.0), *by_paths(18.0, 17.0, eta=1.0)]
+    assert headline_of({"rows": rows}) == (
+        "19.00 ± 0.10 perplexity per token on held-out text "
+        "(bound br with 8 paths, the tightest for this sampler; η = 0, 32 steps; n = 64)."
+    )
+
+
+def test_seeds_are_averaged_by_the_tightest_bound_where_br_was_measured(headline_of):
+    runs = [
+        {"rows": [bound("b0", 40.0, 0.1), *by_paths(22.0, br)], "recipe": {"seed": seed, "lr": 1.0}}
+        for seed, br in enumerate((19.0, 20.0, 21.0))
+    ]
+    assert headline_of(*runs) == (
+        "3 runs with different seeds: perplexity 20.00 ± 0.58 per token on held-out text "
+        "(br with 8 paths; η = 0, 32 steps; n = 3 runs)."
+    )
+
+
 def test_a_number_that_is_not_a_bound_is_not_in_the_headline(headline_of):
     coupled = bound("coupled", 5.0, 0.1, is_bound=False)
     assert headline_of({"rows": [coupled]}) == ""

@@ -36,7 +36,7 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     with Chromium.launched() as chromium:
         yield chromium
@@ -274,6 +274,8 @@ def test_every_entry_of_the_contents_leads_to_its_section(browser, two):
         links = visit.page.locator("nav a")
         for place in range(links.count()):
             links.nth(place).click()
+            arrived = "(link) => decodeURIComponent(location.hash) === decodeURIComponent(link)"
+            visit.page.wait_for_function(arrived, arg=links.nth(place).get_attribute("href"))
             anchor = visit.run("() => decodeURIComponent(location.hash.slice(1))")
             assert visit.text(f"section[id='{anchor}'] h2") == links.nth(place).inner_text()
 

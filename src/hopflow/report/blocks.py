@@ -7,6 +7,8 @@ from typing import Any
 from .. import __version__
 from .run_data import RunData
 
+FORMAT, VERSION = "hopflow report", 1
+
 
 @dataclass(frozen=True)
 class Paragraph:
@@ -132,8 +134,8 @@ class ReportDocument:
     def as_json(self) -> dict[str, Any]:
         """The content of report.json: every number of the page, and where it comes from."""
         return {
-            "format": "hopflow report",
-            "version": 1,
+            "format": FORMAT,
+            "version": VERSION,
             "hopflow": __version__,
             "title": self.title,
             "headline": self.headline,

@@ -1,7 +1,8 @@
 """The result of a report in one sentence, from measured numbers and their standard errors only.
 
 Two numbers are equal within errors if they differ by less than 2 standard errors. Numbers with an unknown error are
-neither called equal nor different.
+neither called equal nor different. Where br was measured, runs are judged by the tightest bound of the sampler with
+η = 0 (br or bn), because the other bounds of this sampler can be far too high.
 """
 
 import math
@@ -9,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..evaluation.compare import ComparisonLine
+from ..evaluation.best_bound import best_bound
+from ..evaluation.compare import Comparison, ComparisonLine
 from ..evaluation.rows import SAMPLES, Row
 from ..evaluation.run_results import BITS
 from .hop_counts import counted_totals, predicted_total
@@ -83,12 +85,14 @@ def seed_groups(runs: Sequence[RunData]) -> list[SeedGroup]:
 
 
 def _best_likelihood(run: RunData) -> str:
-    """The lowest bound of `hopflow eval`, or the last one that training logged."""
+    """The tightest bound with η = 0 if br was measured, or the lowest bound; else the last one that training logged."""
     rows = [row for row in run.rows if _is_likelihood(row)]
     if rows:
         same_text = [row for row in rows if row.set == rows[0].set]
-        row = min(same_text, key=lambda row: row.value)
+        tightest = _tightest(same_text)
+        row = tightest or min(same_text, key=lambda row: row.value)
         kind = "exact" if row.more.get("exact") else f"bound {row.quantity}"
+        kind = f"bound {_name(row)}, the tightest for this sampler" if tightest else kind
         unit, value = _per_character(row)
         return f"{value} {unit} on {row.set} text ({kind}; {row.more.get('sampler', '-')}; n = {row.n:,})"
     for quantity, (unit, kind) in LOGGED.items():
@@ -100,6 +104,18 @@ def _best_likelihood(run: RunData) -> str:
     return ""
 
 
+def _tightest(rows: Sequence[Row]) -> Row | None:
+    """The tightest bound with η = 0 in the most steps for which br was measured; None without br."""
+    steps = [row.more["steps"] for row in rows if row.quantity == "br" and row.eta == 0]
+    return best_bound(rows, rows[0].set, max(steps)) if steps else None
+
+
+def _name(row: Row) -> str:
+    """The name of a bound, such as "br with 8 paths"."""
+    paths = row.more.get("paths")
+    return row.quantity if paths is None else f"{row.quantity} with {paths} path{'s' * (paths != 1)}"
+
+
 def _per_character(row: Row) -> tuple[str, ValueWithError]:
     """Bits per character if they are known; otherwise the perplexity per token."""
     bits, error = row.more.get("bits_per_char"), row.more.get("bits_per_char_stderr")
@@ -109,15 +125,16 @@ def _per_character(row: Row) -> tuple[str, ValueWithError]:
 
 
 def _mean_likelihood(group: SeedGroup) -> str:
-    """The first likelihood that all runs share, averaged over runs."""
+    """The tightest bounds if br was measured, otherwise the first likelihood that all runs share; mean over runs."""
     found = compare(group.runs)
     if found is None or len(found.results) < len(group.runs):
         return ""
-    for line in found.lines:
+    for line in (*_tightest_lines(found), *found.lines):
         rows = list(line.rows.values())
         if len(rows) == len(group.runs) and all(map(_is_likelihood, rows)) and not line.refused and _one_n(line):
             values = {run: ValueWithError(row.value, row.stderr) for run, row in zip(group.runs, rows, strict=True)}
-            details = f"{rows[0].quantity}; {rows[0].more.get('sampler', '-')}; n = {len(rows)} runs"
+            names = " or ".join(dict.fromkeys(map(_name, rows)))
+            details = f"{names}; {rows[0].more.get('sampler', '-')}; n = {len(rows)} runs"
             return f"perplexity {group.mean(values)} per token on {rows[0].set} text ({details})"
     return ""
 
@@ -175,14 +192,38 @@ def _compare_bounds(first: SeedGroup, other: SeedGroup) -> str:
     found = compare((*first.runs, *other.runs))
     if found is None or len(found.results) < len(first.runs) + len(other.runs):
         return _compare_logged_bounds(first, other)
+    single = len(first.runs) == len(other.runs) == 1  # then the difference is over the sequences that both have
+    for line in _tightest_lines(found):
+        if not line.refused and (single or _one_n(line)):
+            return _describe_tightest(line, first, other)
     lines = [line for line in found.lines if len(line.rows) == len(found.results)]
     for is_comparable in (_is_likelihood, _is_per_character):
         likelihoods = [line for line in lines if all(map(is_comparable, line.rows.values()))]
-        single = len(first.runs) == len(other.runs) == 1  # then the difference is over the sequences that both have
         if allowed := [line for line in likelihoods if not line.refused and (single or _one_n(line))]:
             return _describe_differences([(_label(line), _difference(line, first, other)) for line in allowed])
     refused = [reason for line in lines for reason in line.refused.values()]
     return f"bounds are not comparable: {refused[0]}" if refused else ""
+
+
+def _tightest_lines(found: Comparison) -> list[ComparisonLine]:
+    """The tightest bounds with η = 0 that all runs have, where at least one is br; the most steps first."""
+    lines = [line for line in found.tightest_bounds if len(line.rows) == len(found.results)]
+    lines = [line for line in lines if any(row.quantity == "br" for row in line.rows.values())]
+    here = [line for line in lines if line.place["set"] == lines[0].place["set"]]
+    return sorted(here, key=lambda line: -line.place["steps"])
+
+
+def _describe_tightest(line: ComparisonLine, first: SeedGroup, other: SeedGroup) -> str:
+    """Whether the tightest bound is lower or higher, and which bounds are compared."""
+    ours, theirs = (
+        " or ".join(dict.fromkeys(_name(line.rows[run.name]) for run in group.runs)) for group in (other, first)
+    )
+    which = ours if ours == theirs else f"{ours}; {first.name}: {theirs}"
+    label = f"tightest bound for {line.rows[other.runs[0].name].more.get('sampler', '-')} ({which})"
+    number = _difference(line, first, other)
+    if not is_known(number.stderr):
+        return f"{label} not compared, since its error is unknown"
+    return f"{label} {_lower(number) if number.is_significant else 'equal within errors'}"
 
 
 def _difference(line: ComparisonLine, first: SeedGroup, other: SeedGroup) -> ValueWithError:

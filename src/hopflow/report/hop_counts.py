@@ -21,7 +21,7 @@ from torch import Tensor
 from ..bounds.estimate import mean_and_error
 from ..evaluation.rows import SAMPLES, TRANSPORT, Row
 from ..network.network import Network, NetworkCaller
-from ..sampling.generate import generate
+from ..sampling.generate import SamplingOptions, generate
 from ..sampling.generation import Generation
 from ..sampling.samplers import Euler
 from ..schedules import Schedule
@@ -92,7 +92,8 @@ def count_hops(trained: TrainedRun) -> CountedHops:
     few = trained.flow.source.sample(4, trained.length, generator=torch.Generator().manual_seed(SEED))
     n, steps = affordable(trained.model, few)
     euler = Euler(steps)
-    out = generate(trained.model, trained.flow, n=n, length=trained.length, sampler=euler, trajectory=True, seed=SEED)
+    how: SamplingOptions = {"sampler": euler, "trajectory": True, "seed": SEED, "labels": trained.labels(SEED, 0, n)}
+    out = generate(trained.model, trained.flow, n=n, length=trained.length, **how)
     return CountedHops.of(out, euler.grid.times(steps), trained.tokenizer, trained.flow.vocab.data, trained.dtype)
 
 

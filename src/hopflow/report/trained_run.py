@@ -16,10 +16,12 @@ from .. import __version__, data
 from ..couplings import Coupling
 from ..data import Corpus
 from ..flow import Flow
+from ..network.network import label_count
 from ..runs import checkpoint
 from ..runs.devices import choose_device
 from ..runs.ot_batch import OTDraw, OTProblem
 from ..runs.pretrained import from_pretrained
+from ..runs.rectified_pairs import RectifiedPairs
 from ..runs.run_folder import CHECKPOINTS
 from ..system import atomic, regular_file
 from .run_data import RunData
@@ -113,12 +115,23 @@ class TrainedRun:
             "network": self.model if "network" in coupling.reads else None,
         }
 
+    def labels(self, seed: int, start: int, count: int) -> Int[Tensor, " n"] | None:
+        """The labels of training rows, as `corpus.batch` returns the rows; None for a network without labels."""
+        return self.corpus.labels(seed, start, count) if label_count(self.model) else None
+
     def pairs(self, rows: int) -> Iterator[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]]:
         """Source and data rows coupled as in the training, one batch after the other, without end."""
         seed, inputs, index = int(self.run.recipe.get("seed") or 0), self.coupling_inputs(self.flow.coupling), 0
+        rectified = self.flow.coupling.pair_store is not None
+        stored = RectifiedPairs.open(self.flow, self.length) if rectified else None
+        while stored is not None:
+            yield stored.next_to(self.corpus.batch(seed, index * rows, rows), seed, index)
+            index += 1
         while True:
             x1, draw = self.corpus.batch(seed, index * rows, rows), OTDraw(seed, index, rows, rows)
-            yield OTProblem(draw, x1, None, inputs["embedding"], inputs["network"]).solve(self.flow).x0, x1
+            labels = self.labels(seed, index * rows, rows)
+            problem = OTProblem(draw, x1, labels, inputs["embedding"], inputs["network"])
+            yield problem.solve(self.flow).x0, x1
             index += 1
 
 

@@ -22,7 +22,7 @@ from ..blocks import Block, Figure, Paragraph, Section, TableBlock
 from ..hop_counts import SECONDS, check_coupling_time
 from ..numbers import StandardError, format_value
 from ..run_data import RunData
-from ..trained_run import TrainedRun, cached, results_of
+from ..trained_run import TrainedRun, Unavailable, cached, results_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,30 +127,33 @@ def couple_batches(trained: TrainedRun) -> CoupledBatches:
     """Batches of the training text with the coupling of the run; exact OT if the run uses independent pairs."""
     independent = trained.flow.coupling.is_identity
     coupling: Coupling = ExactOT(Hamming()) if independent else trained.flow.coupling
+    if coupling.pair_store is not None:
+        raise Unavailable("it is trained on stored pairs, and batches of text are not coupled")
     rows = trained.ot_batch
     check_coupling_time(trained, rows)
     return coupled_costs(coupling, _batches(trained, rows), not independent, **trained.coupling_inputs(coupling))
 
 
-def _batches(trained: TrainedRun, rows: int) -> Iterator[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]]:
-    """Source and data rows before the coupling: two batches, and more within the time limit."""
+def _batches(trained: TrainedRun, rows: int) -> Iterator[tuple[Tensor, ...]]:
+    """Source and data rows before the coupling, and labels if there are any: two, and more within the time limit."""
     started = time.perf_counter()
     for index in range(MAX_BATCHES):
         if index > 1 and time.perf_counter() - started > SECONDS:
             break
         x0 = trained.flow.source.sample(rows, trained.length, generator=stream(SEED, "report", index))
-        yield x0, trained.corpus.batch(SEED, index * rows, rows)
+        labels = trained.labels(SEED, index * rows, rows)
+        yield x0, trained.corpus.batch(SEED, index * rows, rows), *([] if labels is None else [labels])
 
 
 def coupled_costs(
     coupling: Coupling,
-    batches: Iterable[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]],
+    batches: Iterable[tuple[Tensor, ...]],
     coupled: bool = True,
     embedding: Float[Tensor, "V D"] | None = None,
     network: Network | None = None,
 ) -> CoupledBatches:
     """Costs of batches of source and data rows: of all pairs, and of the pairs of the coupling."""
-    found = [_Batch.of(coupling, *rows, index, embedding, network) for index, rows in enumerate(batches)]
+    found = [_Batch.of(coupling, index, embedding, network, *rows) for index, rows in enumerate(batches)]
     before, after = _stack(batch.before for batch in found), _stack(batch.own.mean() for batch in found)
     gain = Measurement.ratio("gain", before - after, before, "") if bool(before.any()) else None
     every, own = torch.cat([batch.some for batch in found]), torch.cat([batch.own for batch in found])
@@ -192,17 +195,19 @@ class _Batch:
     def of(
         cls,
         coupling: Coupling,
-        x0: Int[Tensor, "n L"],
-        x1: Int[Tensor, "n L"],
         index: int,
         embedding: Float[Tensor, "V D"] | None,
         network: Network | None,
+        x0: Int[Tensor, "n L"],
+        x1: Int[Tensor, "n L"],
+        group: Int[Tensor, " n"] | None = None,
     ) -> "_Batch":
         device = torch.device("cpu") if network is None else device_of(network)
         x0, x1 = x0.to(device), x1.to(device)
         table = None if embedding is None else embedding.to(device)
         with torch.no_grad():
-            chosen = coupling.match(x0, x1, stream(SEED, "report coupling", index), embedding=table, network=network)
+            generator = stream(SEED, "report coupling", index)
+            chosen = coupling.match_by_group(x0, x1, generator, group, embedding=table, network=network)
             costs = _cost(coupling).matrix(x0, x1, table, network).cpu().double()
         order = chosen.order.cpu()
         equal = 1 - Hamming().matrix(x0, x1).cpu().double() / x0.shape[1]
