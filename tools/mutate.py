@@ -1,6 +1,6 @@
 """Change the package in small ways, and list the changes that no test notices: `make mutate seed=0 count=100`.
 
-    python tools/mutate.py map                        run every fast test once; note failures, seconds, functions
+    python tools/mutate.py map                        run every fast test once; note failures, seconds, blocks
     python tools/mutate.py run --seed 0 --count 100   draw changes by seed, run the tests of each, list the survivors
     python tools/mutate.py show FILE...               the share noticed, and the survivors, of result files
 
@@ -8,9 +8,9 @@ Every change lives in a copy of the package in a temporary folder; the working t
 lines of JSON, written as they come: the same command goes on where it was stopped, and `--part 1/3` takes a third of
 the draw. Needs pytest and what hopflow itself needs. A failed test counts only if it passes without the change.
 
-`map` takes the time of the whole suite, and notes which functions each test enters: `run` starts with those that enter
-the changed one. It may be left out or stopped: `run` takes all tests of a file that the map lacks, by a guess of their
-time, and a change whose tests did not end in time counts as not noticed.
+`map` takes the time of the whole suite, and notes which blocks of code each test reaches: `run` starts with those that
+reach the changed one. It may be left out or stopped: `run` takes all tests of a file that the map lacks, by a guess of
+their time, and a change whose tests did not end in time counts as not noticed.
 """
 
 import argparse
@@ -32,12 +32,15 @@ ROOT = TOOLS.parent
 PACKAGE = ROOT / "src" / "hopflow"
 sys.path.insert(0, str(TOOLS))
 
+import mutate_blocks  # noqa: E402
 import mutate_sites  # noqa: E402
 import mutate_tests  # noqa: E402
 
 BUILD = ROOT / "build" / "mutate"
 FAILING, PASSING = BUILD / "failing.json", BUILD / "passing.json"  # tests, on the package as it is
 NEAREST = 2  # test files that are tried first
+GROUP = 8  # test files that `map` runs in one process
+COLLECT = 0.3  # seconds to import one more test file
 GUESS = 3000  # characters of a test file that is not mapped whose tests take a second
 LARGEST_FILE = 4 << 30  # bytes that a changed program may write to one file
 
@@ -50,7 +53,6 @@ def main() -> int:
         command.add_argument("--jobs", type=int, default=max(1, os.cpu_count() or 1), help="processes at a time")
         command.add_argument("--map", type=Path, default=BUILD / "map.jsonl", help="what `map` writes and `run` reads")
         command.add_argument("--minutes", type=float, default=1e9, help="stop after this time")
-    mapping.add_argument("--seconds", type=float, default=420, help="at most so long for one test file")
     mapping.add_argument("--only", default="", help="only test files whose path starts with this")
     running.add_argument("--seconds", type=float, default=90, help="tests of so many seconds, at most, for one change")
     running.add_argument("--seed", type=int, default=0)
@@ -61,45 +63,47 @@ def main() -> int:
     showing.add_argument("files", type=Path, nargs="+")
     arguments = parser.parse_args()
     if arguments.command == "map":
-        return map_tests(arguments.map, arguments.jobs, arguments.seconds, arguments.minutes, arguments.only)
+        return map_tests(arguments.map, arguments.jobs, arguments.minutes, arguments.only)
     if arguments.command == "run":
         return run(arguments)
     return show(arguments.files)
 
 
-def map_tests(out: Path, jobs: int, seconds: float, minutes: float, only: str = "") -> int:
-    """Run each test file by itself; a file that the map already holds is not run again."""
+def map_tests(out: Path, jobs: int, minutes: float, only: str = "") -> int:
+    """Run groups of test files on a copy that notes its blocks; a file that the map already holds is not run again."""
     out.parent.mkdir(parents=True, exist_ok=True)
     known = {line["file"] for line in read(out) if "file" in line}
-    imports = mutate_tests.Imports(ROOT)
-    names = {file: file.relative_to(ROOT).as_posix() for file in imports.tests}
-    files = [file for file, name in names.items() if name not in known and name.startswith(only)]
-    files.sort(key=lambda file: -file.stat().st_size)
+    files = [file.relative_to(ROOT).as_posix() for file in mutate_tests.Imports(ROOT).tests]
+    files = sorted((file for file in files if file not in known and file.startswith(only)), key=folder_and_name)
+    groups = [files[i : i + GROUP] for i in range(0, len(files), GROUP)]
     end = time.monotonic() + 60 * minutes
 
-    def one(file: Path) -> list[dict]:
-        name = names[file]
-        limit = min(seconds, end - time.monotonic())
-        if limit <= 0:
-            return []
-        with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
-            record = Path(folder) / "record.jsonl"
-            code, tail = pytest(Path(folder), PACKAGE.parent, [name], limit, MUTATE_RECORD=str(record))
-            lines = read(record)
-        if code is None and limit < seconds:
-            return []  # not finished in time: the next call runs it
-        return [*lines, {"file": name, "code": code, "tests": len(lines), "tail": tail if code else ""}]
+    with tempfile.TemporaryDirectory(prefix="mutate-base-") as base:
+        mutate_blocks.copy(PACKAGE, Path(base) / "hopflow")
 
-    with ThreadPoolExecutor(jobs) as pool, out.open("a") as file:
-        for done in as_completed([pool.submit(one, file) for file in files]):
-            for line in done.result():
-                print(json.dumps(line), file=file, flush=True)
-                if "file" in line and line["code"] not in (0, 5):
-                    print(f"{line['file']}: exit {line['code']}; what failed there is left out")
+        def one(group: list[str]) -> list[dict]:
+            with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+                record, reached = Path(folder) / "record.jsonl", Path(folder) / "reached"
+                variables = {"MUTATE_RECORD": str(record), "MUTATE_REACHED": str(reached)}
+                code, tail = pytest(Path(folder), Path(base), group, end - time.monotonic(), **variables)
+                lines = read(record)
+            begun = list(dict.fromkeys(line["test"].split("::")[0] for line in lines))
+            done = group if code in (0, 1, 5) else begun  # where pytest itself ended early, the next call goes on
+            return [*lines, *({"file": name, "code": code, "tail": tail if code else ""} for name in done)]
+
+        with ThreadPoolExecutor(jobs) as pool, out.open("a") as file:
+            for done in as_completed([pool.submit(one, group) for group in groups if end > time.monotonic()]):
+                for line in done.result():
+                    line["first"] = line is done.result()[0]  # the places of names start again
+                    print(json.dumps(line), file=file, flush=True)
     tests = [line for line in read(out) if "test" in line]
     passed = [line for line in tests if line["outcome"] == "passed"]
     print(f"{len(passed)} of {len(tests)} tests pass and are used; {sum(t['seconds'] for t in tests):.0f} s of tests")
     return 0
+
+
+def folder_and_name(file: str) -> tuple[str, str]:
+    return str(Path(file).parent), file
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -148,58 +152,51 @@ class Tests:
         self.imports = mutate_tests.Imports(ROOT)
         self.by_file: dict[str, list[dict]] = {}
         self.mapped = {line["file"] for line in read(path) if "file" in line}
-        names: dict[str, list[str]] = {}
+        names: list[str] = []
         for line in read(path):
+            if line.get("first"):
+                names = []
             if "test" in line:
-                file = line["test"].split("::")[0]
-                known = names.setdefault(file, [])
-                known += line["names"]
-                line["entered"] = {known[i] for i in line["entered"]}
+                names += line["names"]
+                line["reached"] = {names[i] for i in line["reached"]}
                 if line["outcome"] == "passed":
-                    self.by_file.setdefault(file, []).append(line)
-        self.maps_functions = any(test["entered"] for tests in self.by_file.values() for test in tests)
+                    self.by_file.setdefault(line["test"].split("::")[0], []).append(line)
 
     def chosen(self, site: mutate_sites.Site, seconds: float) -> tuple[list[str], float]:
         """Tests of the files that import the module, nearest first, up to `seconds`; one file takes at most a third.
 
-        Tests that enter the changed function come before the others of their file and its neighbors. A file's tests
+        Tests that reach the changed block come before the others of their file and its neighbors. A file's tests
         stay together, because they share fixtures.
         """
+        block = mutate_blocks.block_of(PACKAGE, site)
+        distances = {file: distance for distance, file in self.imports.ranked(site.path)}
         groups: list[tuple[bool, int, float, list[dict]]] = []
-        for distance, file in self.imports.ranked(site.path):
+        for file in sorted({*distances, *self.by_file}):
+            distance = distances.get(file, 3)
             if file not in self.mapped:
                 text = (ROOT / file).read_text(encoding="utf-8")
                 near = distance < 0 or site.function.split(".")[-1] in text or Path(site.path).stem in text
                 if near or distance == 0:
                     groups.append((not near, min(distance, 2), len(text) / GUESS, [unmapped(file, len(text) / GUESS)]))
                 continue
-            entering = [test for test in self.by_file.get(file, ()) if self.enters(test, site)]
-            others = [test for test in self.by_file.get(file, ()) if not self.enters(test, site)]
-            for late, tests in ((False, entering), (True, others if entering or distance <= 0 else [])):
-                if tests:
-                    tests.sort(key=lambda test: test["seconds"])
-                    groups.append((late, min(distance, 2), sum(test["seconds"] for test in tests), tests))
+            tests = self.by_file.get(file, [])
+            reaching = [test for test in tests if block in test["reached"]]
+            others = [test for test in tests if block not in test["reached"]] if reaching or distance <= 0 else []
+            for late, part in ((False, reaching), (True, others)):
+                if part:
+                    part.sort(key=lambda test: test["seconds"])
+                    groups.append((late, min(distance, 2), sum(test["seconds"] for test in part), part))
         groups.sort(key=lambda group: group[:3])
         found, total = [], 0.0
         for *_, tests in groups:
             share = seconds / 3
+            total += COLLECT
             for test in tests:
                 if test["seconds"] <= min(share, seconds - total):
                     share -= test["seconds"]
                     total += test["seconds"]
                     found.append(test["test"])
         return found, total
-
-    def enters(self, test: dict, site: mutate_sites.Site) -> bool:
-        """Whether a test enters the changed function; true where that is not known."""
-        at_import = site.function == "<module>" or not self.maps_functions
-        return (
-            at_import
-            or f"{site.path}:{site.function}" in test["entered"]
-            or (
-                site.function.lstrip("_")[:1].isupper() and "." not in site.function  # a class body runs at import
-            )
-        )
 
 
 def unmapped(file: str, seconds: float) -> dict:
@@ -278,7 +275,6 @@ def pytest(
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(source), str(TOOLS), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "MUTATE_PACKAGE": str(source / "hopflow"),
         "TMPDIR": str(folder / "tmp"),
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",

@@ -109,9 +109,13 @@ def sites(package: Path) -> list[Site]:
     found = []
     for file in sorted(package.rglob("*.py")):
         path = file.relative_to(package).as_posix()
-        if not path.startswith(LEFT_OUT) and not file.name.endswith(KERNEL_FILES):
+        if not left_out(path):
             found += sites_of(path, file.read_bytes())
     return found
+
+
+def left_out(path: str) -> bool:
+    return path.startswith(LEFT_OUT) or path.endswith(KERNEL_FILES)
 
 
 def sites_of(path: str, source: bytes) -> list[Site]:

@@ -3,7 +3,8 @@
     python tools/trace_files.py
 
 A file counts if at least one of its functions is executed. The training step is a warm step of `hf.train` on the CPU
-with workers=0, exact OT and no evaluation or checkpoint; the sample is one warm call of `hf.generate`.
+with workers=0, exact OT and no evaluation or checkpoint, with the Hamming cost and with an embedding cost. The
+sample is one warm call of `hf.generate`.
 """
 
 import sys
@@ -43,14 +44,14 @@ def files(codes: set[CodeType]) -> list[str]:
     return sorted(str(path.relative_to(PACKAGE)) for path in paths if path.is_relative_to(PACKAGE))
 
 
-def flow_and_network(text: hf.data.Corpus) -> tuple[hf.Flow, torch.nn.Module]:
-    flow = hf.Flow(hf.BagOfWords.fit(text.counts), coupling=hf.ExactOT())
+def flow_and_network(text: hf.data.Corpus, cost: hf.SequenceCost) -> tuple[hf.Flow, torch.nn.Module]:
+    flow = hf.Flow(hf.BagOfWords.fit(text.counts), coupling=hf.ExactOT(cost))
     return flow, hf.Transformer(flow.vocab, SIZE)
 
 
-def step_files(text: hf.data.Corpus) -> list[str]:
+def step_files(text: hf.data.Corpus, cost: hf.SequenceCost) -> list[str]:
     """The files of one training step: from the end of one update to the end of the next."""
-    flow, model = flow_and_network(text)
+    flow, model = flow_and_network(text, cost)
     codes: set[CodeType] = set()
     tracer = tracing(codes)
     update: Callable[..., None] = Trainer.update
@@ -74,7 +75,7 @@ def step_files(text: hf.data.Corpus) -> list[str]:
 
 def sample_files(text: hf.data.Corpus) -> list[str]:
     """The files of one call of `hf.generate`."""
-    flow, model = flow_and_network(text)
+    flow, model = flow_and_network(text, hf.Hamming())
     hf.generate(model, flow, n=2, length=16, steps=8, seed=0)
     codes: set[CodeType] = set()
     with tracing(codes):
@@ -87,7 +88,12 @@ def main() -> None:
         file = Path(folder) / "text.txt"
         file.write_text("the cat sat on the mat and saw the rat. " * 200, encoding="utf-8")
         text = load(str(file), "char", 16)
-        for name, found in (("training step", step_files(text)), ("sample", sample_files(text))):
+        crossed = {
+            "training step": step_files(text, hf.Hamming()),
+            "training step with an embedding cost": step_files(text, hf.SquaredEmbedding()),
+            "sample": sample_files(text),
+        }
+        for name, found in crossed.items():
             print(f"{name}: {len(found)} files")
             print("".join(f"  {path}\n" for path in found))
 

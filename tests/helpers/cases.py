@@ -19,15 +19,17 @@ LINEAR = Linear()
 
 
 @dataclass(frozen=True)
-class Mixed(Source):
-    """A newcomer's source, `token_probs` and no more: data tokens and masks together, token 0 left out."""
+class Ramp(Source):
+    """A source with `token_probs` only: data tokens and masks, with increasing probabilities from 0 on."""
 
     def token_probs(self):
         weights = torch.arange(self.vocab.size, dtype=torch.float64)
         return weights / weights.sum()
 
 
-SOURCES: tuple[Source, ...] = (*sources.examples(VOCAB), Mixed(VOCAB))
+*SHARED, BY_POSITION = sources.examples(VOCAB)
+SOURCES: tuple[Source, ...] = (*SHARED, Ramp(VOCAB))
+"""Sources for sequences of every length; BY_POSITION is for sequences of 4 tokens."""
 
 
 def name(component: object) -> str:

@@ -132,7 +132,7 @@ class Visit:
 
 
 class Chromium:
-    """One browser for many pages; it may fetch nothing, since every page has to stand by itself."""
+    """One browser for many pages."""
 
     def __init__(self, browser: Any) -> None:
         self._browser = browser
@@ -152,8 +152,8 @@ class Chromium:
                 browser.close()
 
     @contextmanager
-    def open(self, file: Path, width: int = 1440, height: int = 900, **media: str) -> Iterator[Visit]:
-        """`media`: color_scheme="dark", media="print", reduced_motion="reduce"."""
+    def open(self, place: Path | str, width: int = 1440, height: int = 900, **media: str) -> Iterator[Visit]:
+        """Open a file or an address. `media`: color_scheme="dark", media="print", reduced_motion="reduce"."""
         context = self._browser.new_context(viewport={"width": width, "height": height})
         try:
             visit = Visit(context.new_page())
@@ -163,7 +163,7 @@ class Chromium:
             page.on("pageerror", lambda error: visit.errors.append(str(error)))
             page.on("request", lambda request: visit.requests.append(request.url))
             page.on("dialog", lambda dialog: (visit.dialogs.append(dialog.message), dialog.dismiss()))
-            page.goto(file.resolve().as_uri())
+            page.goto(place.resolve().as_uri() if isinstance(place, Path) else place)
             yield visit
         finally:
             context.close()

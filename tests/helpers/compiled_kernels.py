@@ -33,7 +33,7 @@ KINDS = {
     torch.int64: "*i64",
 }
 KINDS |= {torch.float16: "*fp16", int: "i32", float: "fp32"}
-NEW_NUMBERS = ("arith.remsi", "arith.cmpi", "arith.trunci", "tt.load")
+NEW_NUMBERS = ("arith.cmpi", "arith.trunci", "tt.load")
 """Operations whose result is not as large as a program's index."""
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 

@@ -16,6 +16,7 @@ PAGES = sorted(
 FENCE = re.compile(r"(?:^<!-- not run: (.+?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = {"length": 16, "batch": 4, "ot_batch": 8, "holdout": 0.1, "eval_rows": 2, "eval_samples": 2, "eval_steps": 2}
 FEW = {"n": 2, "rows": 16, "seconds": 0.1, "draws": 2, "paths": 2}
+ROWS = (".smi", ".fasta", ".npy", ".npz", ".csv")
 STEPS = 2000
 """What `hopflow train FILE` takes when it is not told."""
 
@@ -52,7 +53,10 @@ def shortened(words: list[str]) -> list[str]:
     keys = {key: value for key, equals, value in (word.partition("=") for word in words) if equals}
     if words[1] == "train":
         length = min(int(keys.get("length", SMALL["length"])), 64)  # one that is said is what later prompts count on
-        return _replaced(words, {"steps": max(1, int(keys.get("steps", STEPS)) // 1000), **SMALL, "length": length})
+        small = {"steps": max(1, int(keys.get("steps", STEPS)) // 1000), **SMALL, "length": length}
+        if words[2].endswith(ROWS):
+            del small["length"]  # which is that of the rows
+        return _replaced(words, small)
     if words[1] == "eval":
         steps = "2,4" if "," in keys.get("steps", "") else "2"
         return _replaced(words, {"steps": steps, **({"ot_n": 8} if "ot_n" in keys else {}), **FEW})

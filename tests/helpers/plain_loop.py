@@ -8,7 +8,7 @@ from toys import generator
 
 from hopflow.flow import Flow
 from hopflow.sampling.filters import Filter
-from hopflow.sampling.time_grids import EvenGrid, Grid
+from hopflow.sampling.samplers import EvenGrid, Grid
 from hopflow.velocities import eta_at, step_sizes, still_noise
 
 

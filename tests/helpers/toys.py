@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -11,10 +12,12 @@ from hopflow.exact import Joint, Oracle, Space
 from hopflow.flow import Flow
 from hopflow.predictions import Evidence, Prediction
 from hopflow.schedules import Cosine, Linear, Polynomial, Schedule
-from hopflow.sources import BagOfWords, Mask, MultiMask, Source, Uniform
+from hopflow.sources import BagOfWords, Mask, Mixed, MultiMask, Source, Uniform
 from hopflow.vocab import Vocab
 
-SOURCES = ("mask", "multimask", "uniform", "bag_of_words")
+SOURCES = ("mask", "multimask", "uniform", "bag_of_words", "mixed")
+FEW_SOURCES = tuple(pytest.param(n, marks=() if n in ("mask", "uniform") else pytest.mark.slow) for n in SOURCES)
+"""For tests that take seconds: the other sources are tested by `make test-slow`."""
 
 
 def generator(seed: int) -> torch.Generator:
@@ -42,6 +45,8 @@ def source(name: str, data: int = 3, seed: int = 0) -> Source:
         return MultiMask(Vocab(data, 2))
     if name == "uniform":
         return Uniform(Vocab(data))
+    if name == "mixed":
+        return Mixed(Vocab(data, 1), uniform=0.3)
     return BagOfWords(Vocab(data), tuple(dirichlet(data, seed=seed).tolist()))
 
 
@@ -89,8 +94,8 @@ def random_flows(count: int) -> list[Oracle]:
     sizes = dict.fromkeys(SOURCES, ((2, 2), (3, 2), (2, 3), (4, 1))) | {"multimask": ((2, 2), (3, 1), (2, 2), (4, 1))}
     flows = []
     for i in range(count):
-        name = SOURCES[i % 4]
-        data, length = sizes[name][i // 4 % 4]
+        name = SOURCES[i % len(SOURCES)]
+        data, length = sizes[name][i // len(SOURCES) % 4]
         flows.append(oracle(name, data=data, length=length, seed=i, schedule=schedules[i % 3]))
     return flows
 

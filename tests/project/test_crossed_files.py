@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "trace_files.py"
-MOST = {"training step": 24, "sample": 18}
+MOST = {"training step": 24, "training step with an embedding cost": 24, "sample": 18}
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def test_a_training_step_and_a_sample_cross_few_files(crossed, name):
 
 def test_the_files_that_every_step_and_every_sample_need_are_counted(crossed):
     assert {"flow.py", "models/transformer.py", "training/trainer.py", "couplings.py"} <= {*crossed["training step"]}
+    assert "transport/cost_matrix.py" in crossed["training step with an embedding cost"]
     assert {"flow.py", "models/transformer.py", "sampling/generate.py", "predictions.py"} <= {*crossed["sample"]}
 
 

@@ -23,7 +23,7 @@ LAYERS = (
     ("runs",),
     ("training", "evaluation"),
     ("recipes",),
-    ("bench", "reproduce", "report"),
+    ("bench", "reproduce", "report", "serve", "adapters"),
     ("demo", "doctor", "cli", "__main__"),
 )
 FORBIDDEN = {"evaluation": "training", "report": "training"}

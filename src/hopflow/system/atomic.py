@@ -29,12 +29,15 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _UNLINKED | getattr(os, "O_BINARY"
 _FOLDER = getattr(os, "O_DIRECTORY", 0)
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a temporary file, fsync it, rename it to `path`; a failure leaves the old file and no temporary one."""
+def write(path: Path, content: bytes, durable: bool = True) -> None:
+    """Write a temporary file, fsync it, rename it to `path`; a failure leaves the old file and no temporary one.
+
+    `durable=False` leaves out the fsyncs, for a cache whose reader checks it: a power cut may empty the file.
+    """
     if path.exists() and not path.is_file() and not path.is_dir():
         _write_special(path, content)  # a pipe or a device cannot be renamed over
         return
-    with replacing(path) as file:
+    with replacing(path, durable) as file:
         file.write(content)
 
 
@@ -56,14 +59,15 @@ def _write_special(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, durable: bool = True) -> Iterator[IO[bytes]]:
     """A file to write that replaces `path` at the end of the `with` block, unless the block fails."""
     path = path.resolve()  # follow a link rather than replace it
     temporary, file = _create(path)
     try:
         yield file
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
         if fcntl is None:
             file.close()  # Windows cannot rename an open file
         temporary.replace(path)  # before closing it, which releases the lock
@@ -76,7 +80,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename, error.filename2 = str(path), None
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 @contextmanager

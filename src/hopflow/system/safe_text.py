@@ -11,7 +11,7 @@ CONTROL_CATEGORIES = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 def symbols(tokenizer: Any, tokens: Iterable[int], data: int) -> dict[int, str]:
     """The text of each of these tokens that is a data token; mask tokens are left out."""
-    shown = {token: harmless(_token_text(tokenizer, token)) or NOTHING for token in tokens if token < data}
+    shown = {token: harmless(token_text(tokenizer, token)) or NOTHING for token in tokens if token < data}
     return {token: END if token == tokenizer.end else text for token, text in shown.items()}
 
 
@@ -28,7 +28,7 @@ def printable(text: str) -> str:
     return harmless(text, keep="\n\t", replace=("Cc", "Cs", "Cn"))
 
 
-def _token_text(tokenizer: Any, token: int) -> str:
+def token_text(tokenizer: Any, token: int) -> str:
     """The text of a token after another one: at the start of a text, some tokenizers drop its leading blank."""
     once, twice = tokenizer.decode([token]), tokenizer.decode([token, token])
     return str(twice[len(once) :] if twice.startswith(once) and len(twice) > len(once) else once)
