@@ -4,6 +4,9 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
+from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +20,11 @@ from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 torch.set_num_threads(1)
+if find_spec("triton") and not torch.cuda.is_available():
+    # before another package imports triton: its own functions must be interpreted, too (helpers/interpreted_kernels.py)
+    os.environ["TRITON_INTERPRET"] = "1"
+    import_module("triton.language")
+    del os.environ["TRITON_INTERPRET"]
 
 
 def checked_modules() -> list[str]:
@@ -67,6 +75,27 @@ def hopflow(monkeypatch, capsys):
         return SimpleNamespace(code=code, out=out, err=err, message=message, facts=facts)
 
     return command
+
+
+@pytest.fixture
+def tries(record_property) -> Iterator[Counter[str]]:
+    """What a torture test tries, and how often, for the table at the end."""
+    counts: Counter[str] = Counter()
+    yield counts
+    for what, count in counts.items():
+        record_property(what, count)
+
+
+def pytest_terminal_summary(terminalreporter):
+    import torture_table
+
+    reports = [
+        report for kind in ("passed", "failed", "error", "skipped", "") for report in terminalreporter.getreports(kind)
+    ]
+    if found := torture_table.rows(report for report in reports if hasattr(report, "keywords")):
+        terminalreporter.section("torture")
+        for line in torture_table.table(found):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

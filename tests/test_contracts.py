@@ -7,21 +7,21 @@ from itertools import product
 
 import pytest
 import torch
-from cases import SOURCES, VOCAB, name, random_logits
+from cases import BY_POSITION, SOURCES, VOCAB, name, random_logits
 from toys import generator
 
 from hopflow import costs, couplings, objectives, predictions, schedules
 from hopflow.flow import Flow
 from hopflow.objectives import NoisyCrossEntropy
 from hopflow.recipes import components
-from hopflow.sampling import samplers, time_grids
-from hopflow.sampling.time_grids import GivenGrid
+from hopflow.sampling import samplers
+from hopflow.sampling.samplers import GivenGrid
 from hopflow.schedules import Cosine, Linear, Positional
 from hopflow.transport import plan_sampling
 
 POSITIONAL = Positional((Linear(), Cosine(), Linear(), Cosine()))
 FAMILIES = {
-    "sources": SOURCES,
+    "sources": (*SOURCES, BY_POSITION),
     "schedules": (*schedules.EXAMPLES, POSITIONAL),
     "predictions": predictions.EXAMPLES,
     "costs": costs.EXAMPLES,
@@ -29,7 +29,7 @@ FAMILIES = {
     "couplings": couplings.EXAMPLES,
     "objectives": objectives.EXAMPLES,
     "samplers": samplers.EXAMPLES,
-    "grids": (*time_grids.EXAMPLES, GivenGrid((0.0, 0.1, 0.4, 1.0))),
+    "grids": (*samplers.GRIDS, GivenGrid((0.0, 0.1, 0.4, 1.0))),
 }
 COMPONENTS = [component for family in FAMILIES.values() for component in family]
 each = pytest.mark.parametrize("component", COMPONENTS, ids=name)
@@ -55,8 +55,8 @@ def test_a_component_is_its_own_configuration_rebuilt_from_its_fields_it_is_the_
 
 @each
 def test_a_component_survives_a_trip_to_another_process_also_after_use(component):
-    if component in SOURCES:
-        _ = component.sample(2), component.entropy
+    if component in (*SOURCES, BY_POSITION):
+        _ = component.sample(4), component.entropy
     assert pickle.loads(pickle.dumps(component)) == component
 
 
@@ -86,7 +86,8 @@ def test_the_examples_of_a_family_differ(family):
     assert len(set(family)) == len(family)
 
 
-@pytest.mark.parametrize(("source", "schedule"), list(product(SOURCES, FAMILIES["schedules"])), ids=lambda c: name(c))
+@pytest.mark.parametrize("schedule", FAMILIES["schedules"], ids=name)
+@pytest.mark.parametrize("source", FAMILIES["sources"], ids=name)
 def test_all_parts_work_together(source, schedule):
     x1 = torch.randint(VOCAB.data, (4, 4), generator=generator(0))
     embedding = torch.randn(VOCAB.size, 2, generator=generator(1))

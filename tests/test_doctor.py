@@ -85,7 +85,19 @@ def test_the_core_dependencies_are_exactly_the_promised_ones():
     assert sorted(core) == [
         "jaxtyping", "numpy", "pydantic", "safetensors", "scipy", "tokenizers", "torch", "typer",
     ]  # fmt: skip
-    assert sorted(extras) == ["data", "dev", "docs", "eval", "ot", "report", "serve", "track"]
+    assert sorted(extras) == [
+        "data",
+        "dev",
+        "docs",
+        "eval",
+        "harness",
+        "hub",
+        "integrations",
+        "ot",
+        "report",
+        "serve",
+        "track",
+    ]
 
 
 def test_a_gpu_without_what_triton_needs_is_told_what_that_is(tmp_path, monkeypatch, console):

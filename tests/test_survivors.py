@@ -13,7 +13,7 @@ from hopflow.cli.settings_parser import parse_settings
 from hopflow.cli.training_log import TrainingLog
 from hopflow.data import store
 from hopflow.evaluation.best_bound import is_lower
-from hopflow.evaluation.likelihood import _causal_nll
+from hopflow.evaluation.exact_nll import causal_nll
 from hopflow.evaluation.rows import Row
 from hopflow.models import Causal, Size
 from hopflow.network import network
@@ -75,7 +75,7 @@ def test_one_sequence_alone_shows_no_lower_bound():
 
 
 def test_the_exact_value_of_a_causal_network_has_one_degree_of_freedom_less_than_sequences():
-    (found,) = _causal_nll(Causal(5, SMALL), 4)(torch.randint(0, 5, (6, 3)), 0)
+    (found,) = causal_nll(Causal(5, SMALL), 4)(torch.randint(0, 5, (6, 3)), 0)
     assert (found.n, found.freedom, found.calls) == (6, 5, 1)
 
 

@@ -138,3 +138,19 @@ def test_wrong_arguments_of_saving_and_loading(model, tmp_path):
 def test_a_number_in_place_of_a_vocabulary(make):
     with pytest.raises(ValueError, match=r"vocab must be a Vocab, e.g. Vocab\(27, masks=1\), got 30"):
         make(30)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "x1", "message"),
+    [
+        (lambda: hf.Euler(4), X1, r"sampler must be a planner, such as Confidence\(4\), got .*nll_bound\(steps=N\)"),
+        (lambda: "confidence", X1, "sampler must be a planner, .* got 'confidence'"),
+        (lambda: hf.Confidence(1.5), X1, "must be an integer ≥ 1, got 1.5"),
+        (lambda: hf.EntropyBound("a"), X1, "must be a finite number ≥ 0, got 'a'"),
+        (lambda: hf.Confidence(2), X1[0], r"token ids must be an int64 or int32 tensor of shape \(n, L\)"),
+        (lambda: hf.Confidence(2), X1.float(), "token ids must be an int64 or int32 tensor"),
+    ],
+)
+def test_planned_nll_names_a_wrong_planner_and_wrong_tokens(model, sampler, x1, message):
+    with pytest.raises(ValueError, match=message):
+        hf.planned_nll(model, FLOW, x1, sampler())

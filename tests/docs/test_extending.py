@@ -76,7 +76,12 @@ def output(tmp_path_factory) -> str:
 
 
 def test_every_command_of_the_page_succeeds(output):
-    assert "left to right" in output
+    assert "right to left" in output
+
+
+def test_a_new_planner_draws_and_has_a_likelihood(output):
+    assert "positions with a token of probability 0.8" in output
+    assert "planned" in output
 
 
 def test_a_new_metric_is_measured(output):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hub_server import HubServer, use
 from pages import FEW, PAGES, ROOT, SMALL, Block, blocks, read, shortened
 
 from hopflow import cli
@@ -34,6 +35,8 @@ GRANTED = {
 """Runs that a page takes for granted."""
 REPORTED = ("docs/report.md",)
 """Pages whose commands end with a report, as they do for a user; elsewhere that would only take time."""
+PUSHED = ("docs/hub.md",)
+"""Pages that talk to the hub: to one on loopback."""
 FILES = ("toml", "text")
 """Blocks that are files, whose first line is their name: `# mine.toml`."""
 
@@ -77,7 +80,13 @@ def book(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def follow(book, run_here, monkeypatch, capsys) -> Iterator[Callable[[str], Followed]]:
+def hub() -> Iterator[HubServer]:
+    with HubServer() as server:
+        yield server
+
+
+@pytest.fixture
+def follow(book, run_here, hub, monkeypatch, capsys) -> Iterator[Callable[[str], Followed]]:
     """Do what a page says from top to bottom."""
 
     def do(words: list[str]) -> None:
@@ -89,6 +98,8 @@ def follow(book, run_here, monkeypatch, capsys) -> Iterator[Callable[[str], Foll
 
     def follow(page: str) -> Followed:
         monkeypatch.setenv("HOPFLOW_REPORT", "on" if page in REPORTED else "off")
+        if page in PUSHED:
+            use(hub, monkeypatch, Path.cwd())
         followed = Followed({"__name__": page})
         run = [block for block in blocks(read(page)) if not block.reason]
         for line in GRANTED.get(page, "").strip().splitlines():
@@ -182,6 +193,32 @@ def the_guide_to_reports_writes_them(guide: Followed) -> None:
     assert "Sample quality" in Path("runs/my_book/report.html").read_text()
 
 
+def samples_have_the_law_of_their_label(page: Followed) -> None:
+    """Motifs and token frequencies of each label, within four standard errors of the samples."""
+    rows, labels, tokens, wanted = (page.names[name] for name in ("rows", "labels", "out", "wanted"))
+    for label in (0, 1):
+        drawn, real = tokens.tokens[wanted == label], rows[labels == label]
+        pairs = [(drawn == token, real == token) for token in range(4)]
+        pairs.append(tuple((x[:, 6:10] == page.names["motif"]).all(1) for x in (drawn, real)))
+        for found, known in pairs:
+            expected = known.double().mean(0)
+            error = (expected * (1 - expected) / len(drawn)).sqrt().clamp(min=1 / len(drawn))
+            assert ((found.double().mean(0) - expected).abs() < 4 * error).all()
+    assert page.names["saved"].label_names == ("background", "motif")
+    kept = json.loads(Path("runs/dna/eval.json").read_text())["rows"]
+    assert any(row["set"] == "held-out, label motif" for row in kept)
+
+
+def the_molecules_become_valid_and_the_pictures_have_bars(page: Followed) -> None:
+    untrained, trained = (page.names["found"][steps]["smiles_validity"] for steps in (1, 300))
+    assert trained.value - untrained.value > 4 * (trained.stderr**2 + untrained.stderr**2) ** 0.5
+    assert page.names["found"][300]["carbons"].n == 100
+    assert page.names["share"] > 0.3  # noise has a bar in 1 of 10,000 cases
+    entropy = torch.log(torch.tensor(24.0))
+    assert entropy < page.names["bound"].nats + 4 * page.names["bound"].stderr < 3 * entropy
+    assert Path("runs/pictures/eval.json").is_file()
+
+
 CHECKS: dict[str, Callable[[Followed], None]] = {
     "README.md": the_readme_trains_samples_and_defines_a_source,
     "docs/training.md": the_training_guide_makes_its_runs,
@@ -189,6 +226,8 @@ CHECKS: dict[str, Callable[[Followed], None]] = {
     "docs/evaluation.md": the_evaluation_guide_measures_judges_and_counts,
     "docs/report.md": the_guide_to_reports_writes_them,
     "docs/models.md": a_module_of_ones_own_learns,
+    "docs/labels.md": samples_have_the_law_of_their_label,
+    "docs/molecules.md": the_molecules_become_valid_and_the_pictures_have_bars,
 }
 
 
@@ -196,7 +235,12 @@ ELSEWHERE = ("docs/extending.md",)
 """Pages with a test of their own: classes of this one would stay known to the other tests of this process."""
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(read(page))) and page not in ELSEWHERE])
+SLOW = ("docs/labels.md", "docs/molecules.md")
+"""Pages that train for half a minute."""
+RUN = [page for page in PAGES if any(blocks(read(page))) and page not in ELSEWHERE]
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, marks=pytest.mark.slow if p in SLOW else ()) for p in RUN])
 def test_a_page_does_what_it_says(page, follow):
     followed = follow(page)
     if page in CHECKS:
@@ -226,7 +270,10 @@ def test_the_readme_is_short_and_its_lines_fit_a_screen():
 
 def test_only_a_handful_of_blocks_is_not_run():
     reasons = [block.reason for page in PAGES for block in blocks(read(page)) if block.reason]
-    assert len(reasons) <= 5, reasons
+    elsewhere = [re.search(r"(tests/\S+\.py) runs it$", reason) for reason in reasons]
+    assert all((ROOT / found[1]).is_file() for found in elsewhere if found)
+    nowhere = [reason for reason, found in zip(reasons, elsewhere, strict=True) if not found]
+    assert len(nowhere) <= 5, nowhere
 
 
 def test_the_sampling_guide_names_every_setting_and_field(book, run_here):
@@ -301,4 +348,6 @@ def test_training_and_evaluation_are_shortened_and_nothing_else_is():
     assert "steps=6" in shortened(["hopflow", "train", "a.txt", "steps=6000", "batch=512"])
     assert "batch=512" not in shortened(["hopflow", "train", "a.txt", "steps=6000", "batch=512"])
     assert shortened(["hopflow", "eval", "r", "steps=8,1024", "n=99"]) == ["hopflow", "eval", "r", "steps=2,4", *few]
+    assert shortened(["hopflow", "train", "a.smi", "lr=1"])[:5] == ["hopflow", "train", "a.smi", "lr=1", "steps=2"]
+    assert not any(word.startswith("length=") for word in shortened(["hopflow", "train", "a.smi"]))
     assert shortened(["hopflow", "oracle", "seed=1"]) == ["hopflow", "oracle", "seed=1"]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cases import Mixed
+from cases import Ramp
 from interpreted_kernels import (
     close,
     divergence_triton,
@@ -65,29 +65,31 @@ def test_with_a_vocabulary_of_one_token_only_its_logit_has_a_gradient():
 
 
 @pytest.mark.parametrize("size", [1.0, 30.0])
+@pytest.mark.parametrize("refresh", [0.0, 0.3])
 @pytest.mark.parametrize(
     ("rows", "source"),
     [
         (divergences._leaving_rows, Uniform(Vocab(1_100))),
         (divergences._leaving_rows, BagOfWords(Vocab(3), (0.7, 0.0, 0.3))),
-        (divergences._leaving_rows, Mixed(Vocab(40, 3))),
+        (divergences._leaving_rows, Ramp(Vocab(40, 3))),
         (divergences._proposal_rows, Uniform(Vocab(1_100))),
     ],
     ids=["corrector", "corrector, with a zero", "corrector, with masks", "proposal"],
 )
-def test_the_divergence_of_a_row_of_logits(source, size, rows, monkeypatch):
+def test_the_divergence_of_a_row_of_logits(source, size, rows, refresh, monkeypatch):
     torch.manual_seed(0)
     n, v = 40, source.vocab.data
     rest = torch.rand(n, dtype=torch.float64) ** 3
+    renoise = refresh * torch.rand(n, dtype=torch.float64)
     x1, x0 = torch.randint(v, (n,)), source.sample(n, 1, generator=torch.Generator().manual_seed(1))[:, 0]
     xt = torch.where(torch.rand(n) < 0.5, x0, x1)
     wide = size * torch.randn(n, 64 * (v // 64 + 1), dtype=torch.float64)
     wide[0, v // 2] = -torch.inf  # some token is impossible
     wide = wide.float().double()[:, :v]  # rows that are not dense
-    columns = [rest] if rows is divergences._proposal_rows else [rest, 1 / rest, 1 / (1 - rest)]
+    columns = [rest] if rows is divergences._proposal_rows else [rest, 1 / rest, 1 / (1 - rest), renoise]
     how = {"source": source, "prediction": Evidence()}
     exact = rows(wide, xt, x1, *columns, **how)
-    monkeypatch.setattr(divergences, "_kernel", lambda logits: divergence_triton.row_divergence)
+    monkeypatch.setattr(divergences, "_kernel", lambda logits, source: divergence_triton.row_divergence)
     found = rows(wide.float(), xt, x1, *(column.float() for column in columns), **how)
     there = torch.isfinite(exact)
     assert there.any()

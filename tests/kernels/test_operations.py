@@ -24,7 +24,7 @@ from hopflow.kernels import fused_head, gelu_mlp, residual_norm, short_attention
 from hopflow.models.attention import rotated
 from hopflow.sampling.random_draws import categorical
 from hopflow.scores import _terms
-from hopflow.transport import embedding_distances
+from hopflow.transport import cost_matrix
 
 
 @pytest.fixture
@@ -165,8 +165,8 @@ def test_a_bf16x3_head_scores_and_draws_as_its_logits_do(monkeypatch, biased):
 def test_transport_costs_of_embeddings_that_are_rounded_when_they_are_looked_up(monkeypatch):
     monkeypatch.setattr(kernels, "embedding_triton", embedding_triton, raising=False)
     for name in ("rounds", "has_kernels"):
-        monkeypatch.setattr(embedding_distances, name, lambda _: True)
+        monkeypatch.setattr(cost_matrix, name, lambda _: True)
     table, x0, x1 = 5 + torch.randn(40, 24), torch.randint(0, 40, (3, 7)), torch.randint(0, 40, (4, 7))
     exact = (table[x1].flatten(1)[:, None] - table[x0].flatten(1)).double().square().sum(2)
-    found = embedding_distances.centred_distances(x0, x1, table).full()
+    found = cost_matrix.centred_distances(x0, x1, table).full()
     torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=0.02)
