@@ -36,8 +36,8 @@ docs: setup  ## build the documentation's site into build/site, offline; every l
 test-slow: setup  ## the slow tests: wheel, long statistics
 	$(PYTEST) -n 2 -m slow $(ARGS)
 
-torture: setup  ## the torture tests: long fault and fuzz campaigns
-	$(PYTEST) -m torture $(ARGS)
+torture: setup  ## the torture tests: long fault and fuzz campaigns, with a table of what was lost; under an hour
+	$(PYTEST) -n 2 --dist worksteal -o timeout=3000 -m torture $(ARGS)
 
 mutate: setup  ## change the code in small ways and list what no test notices; seed=0 count=100; an hour
 	$(BIN)/python tools/mutate.py run --seed $(seed) --count $(count)
