@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test keeps it equal to the
     from .couplings import Independent as Independent
     from .couplings import OptimalTransport as OptimalTransport
     from .couplings import Pairs as Pairs
+    from .couplings import Rectified as Rectified
     from .couplings import SinkhornOT as SinkhornOT
     from .evaluation.generative import generative_perplexity as generative_perplexity
     from .evaluation.load_judge import judge as judge
@@ -62,8 +63,11 @@ if TYPE_CHECKING:  # for type checkers and editors; a test keeps it equal to the
     from .predictions import Plain as Plain
     from .predictions import Prediction as Prediction
     from .recipes import Recipe as Recipe
+    from .runs.pair_store import PairStore as PairStore
     from .runs.pretrained import from_pretrained as from_pretrained
     from .runs.pretrained import save_pretrained as save_pretrained
+    from .runs.rectify import rectify as rectify
+    from .sampling.event_queue import Events as Events
     from .sampling.filters import Filter as Filter
     from .sampling.generate import Unfinished as Unfinished
     from .sampling.generate import generate as generate
@@ -72,17 +76,25 @@ if TYPE_CHECKING:  # for type checkers and editors; a test keeps it equal to the
     from .sampling.generation import Generation as Generation
     from .sampling.generation import Hops as Hops
     from .sampling.options import SamplingOptions as SamplingOptions
+    from .sampling.planned_nll import planned_nll as planned_nll
+    from .sampling.planners import Confidence as Confidence
+    from .sampling.planners import EntropyBound as EntropyBound
+    from .sampling.planners import LeftToRight as LeftToRight
+    from .sampling.planners import Margin as Margin
+    from .sampling.planners import Planner as Planner
     from .sampling.prompts import prompt as prompt
     from .sampling.random_draws import RandomStreams as RandomStreams
     from .sampling.random_draws import gumbel32 as gumbel32
+    from .sampling.samplers import CosineGrid as CosineGrid
     from .sampling.samplers import Euler as Euler
-    from .sampling.samplers import Events as Events
+    from .sampling.samplers import EvenGrid as EvenGrid
+    from .sampling.samplers import GivenGrid as GivenGrid
+    from .sampling.samplers import Grid as Grid
     from .sampling.samplers import RandomOrder as RandomOrder
     from .sampling.samplers import Sampler as Sampler
-    from .sampling.time_grids import CosineGrid as CosineGrid
-    from .sampling.time_grids import EvenGrid as EvenGrid
-    from .sampling.time_grids import GivenGrid as GivenGrid
-    from .sampling.time_grids import Grid as Grid
+    from .sampling.stream import Frame as Frame
+    from .sampling.stream import Stream as Stream
+    from .sampling.stream import stream as stream
     from .schedules import Cosine as Cosine
     from .schedules import Linear as Linear
     from .schedules import Polynomial as Polynomial
@@ -91,10 +103,13 @@ if TYPE_CHECKING:  # for type checkers and editors; a test keeps it equal to the
     from .scores import Scores as Scores
     from .sources import BagOfWords as BagOfWords
     from .sources import Mask as Mask
+    from .sources import Mixed as Mixed
     from .sources import MultiMask as MultiMask
+    from .sources import PositionFrequencies as PositionFrequencies
     from .sources import Source as Source
     from .sources import Uniform as Uniform
     from .training.settings import Settings as Settings
+    from .training.tasks import FlowLoss as FlowLoss
     from .training.train import Run as Run
     from .training.train import train as train
     from .transport.cost_matrix import CostMatrix as CostMatrix
@@ -117,7 +132,9 @@ _HOME = {
     "Mask": "sources",
     "MultiMask": "sources",
     "Uniform": "sources",
+    "Mixed": "sources",
     "BagOfWords": "sources",
+    "PositionFrequencies": "sources",
     # Paths: random states between x0 and x1.
     "ConvexPath": "paths",
     "PathSample": "paths",
@@ -143,6 +160,7 @@ _HOME = {
     "Independent": "couplings",
     "ExactOT": "couplings",
     "SinkhornOT": "couplings",
+    "Rectified": "couplings",
     "Pick": "transport.plan_sampling",
     "Rows": "transport.plan_sampling",
     "Permutation": "transport.plan_sampling",
@@ -153,6 +171,9 @@ _HOME = {
     "Bound": "objectives",
     # Flow: all of the above in one object.
     "Flow": "flow",
+    # Rectification: pairs drawn by a trained flow.
+    "rectify": "runs.rectify",
+    "PairStore": "runs.pair_store",
     # Networks, and saving and loading them.
     "Size": "models",
     "Transformer": "models",
@@ -164,10 +185,14 @@ _HOME = {
     "train": "training.train",
     "Run": "training.train",
     "Settings": "training.settings",
+    "FlowLoss": "training.tasks",
     "Recipe": "recipes",
-    # Sampling: generate and infill sequences.
+    # Sampling: generate and infill sequences, at once or step by step.
     "generate": "sampling.generate",
     "infill": "sampling.generate",
+    "stream": "sampling.stream",
+    "Stream": "sampling.stream",
+    "Frame": "sampling.stream",
     "SamplingOptions": "sampling.options",
     "Generation": "sampling.generation",
     "Hops": "sampling.generation",
@@ -178,15 +203,21 @@ _HOME = {
     "Sampler": "sampling.samplers",
     "Euler": "sampling.samplers",
     "RandomOrder": "sampling.samplers",
-    "Events": "sampling.samplers",
+    "Planner": "sampling.planners",
+    "Confidence": "sampling.planners",
+    "Margin": "sampling.planners",
+    "EntropyBound": "sampling.planners",
+    "LeftToRight": "sampling.planners",
+    "Events": "sampling.event_queue",
     "RandomStreams": "sampling.random_draws",
-    "Grid": "sampling.time_grids",
-    "EvenGrid": "sampling.time_grids",
-    "CosineGrid": "sampling.time_grids",
-    "GivenGrid": "sampling.time_grids",
+    "Grid": "sampling.samplers",
+    "EvenGrid": "sampling.samplers",
+    "CosineGrid": "sampling.samplers",
+    "GivenGrid": "sampling.samplers",
     "Filter": "sampling.filters",
     "gumbel32": "sampling.random_draws",
-    # Bounds on the negative log-likelihood.
+    # The negative log-likelihood: exact for planners, and bounds.
+    "planned_nll": "sampling.planned_nll",
     "nll_bound": "bounds.nll",
     "kappa_bound": "bounds.nll",
     "coupled_bound": "bounds.coupled",

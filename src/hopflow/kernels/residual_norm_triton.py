@@ -137,7 +137,7 @@ def _forward(  # type: ignore[no-untyped-def]
     for start in tl.range(part * N, tl.minimum(part * N + N, length), R, num_stages=S):
         position = start + tl.arange(0, R)
         inside = (position < length)[:, None] & in_row[None, :]
-        at = position[:, None] * width + column[None, :]
+        at = position[:, None].to(tl.int64) * width + column[None, :]
         y = tl.load(update + first + at, mask=inside, other=0.0).to(tl.float32)
         residual = tl.load(x + first + at, mask=inside, other=0.0).to(tl.float32)
         if DROP:
@@ -171,7 +171,7 @@ def _backward(  # type: ignore[no-untyped-def]
     for start in tl.range(part * N, tl.minimum(part * N + N, length), R, num_stages=S):
         position = start + tl.arange(0, R)
         inside = (position < length)[:, None] & in_row[None, :]
-        at = position[:, None] * width + column[None, :]
+        at = position[:, None].to(tl.int64) * width + column[None, :]
         g = tl.load(grad_normed + first + at, mask=inside, other=0.0).to(tl.float32)
         total = tl.load(out + first + at, mask=inside, other=0.0).to(tl.float32)
         grad_sum = tl.load(grad + first + at, mask=inside, other=0.0).to(tl.float32)
