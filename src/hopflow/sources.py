@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .network.precision import widest_float
-from .vocab import Vocab, require_vocab
+from .vocab import TokenDistribution, Vocab, require_vocab
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,6 @@ class Source(ABC):
     """
 
     vocab: Vocab
-    _positions: ClassVar[Tensor | None] = None
-    """The position of each token, in what `of_rows` returns."""
     counts_positions: ClassVar[bool] = False
     """Whether `fit` takes the token counts of each position, (L, Vd)."""
 
@@ -56,20 +54,16 @@ class Source(ABC):
     @cached_property
     def shared(self) -> bool:
         """Whether all positions have the same p0."""
-        return self._probs.ndim == 1
+        return self._p0.shared
 
     def check_length(self, length: int) -> None:
         """Raise ValueError if p0 is that of sequences of another length."""
-        if not self.shared and length != len(self._probs):
-            raise ValueError(
-                f"{type(self).__name__} has a distribution for each of {len(self._probs)} positions, got sequences of "
-                f"{length} tokens: use sequences of {len(self._probs)}, or a source for this length."
-            )
+        self._p0.check_length(length)
 
     @cached_property
     def disjoint_positions(self) -> Bool[Tensor, " #L"]:
         """The positions at which no source token is a data token; a single value if p0 is shared."""
-        return (self._probs[..., : self.vocab.data] == 0).all(-1).view(-1)
+        return (self._p0.probs[..., : self.vocab.data] == 0).all(-1).view(-1)
 
     @cached_property
     def disjoint(self) -> bool:
@@ -79,31 +73,31 @@ class Source(ABC):
     @cached_property
     def full(self) -> bool:
         """Whether exactly the data tokens have positive probability, which B_κ needs."""
-        data, masks = self._probs[..., : self.vocab.data], self._probs[..., self.vocab.data :]
+        data, masks = self._p0.probs[..., : self.vocab.data], self._p0.probs[..., self.vocab.data :]
         return bool((data > 0).all() and (masks == 0).all())
 
     @cached_property
     def constant(self) -> bool:
         """Whether each position has one token only; then all source rows are equal and there is nothing to couple."""
-        return bool((self._probs.count_nonzero(-1) == 1).all())
+        return bool((self._p0.probs.count_nonzero(-1) == 1).all())
 
     @cached_property
     def mean_probs(self) -> Float[Tensor, " V"]:
         """The mean of p0 over positions: the token frequencies of source sequences."""
-        return self._probs if self.shared else self._probs.mean(0)
+        return self._p0.probs if self.shared else self._p0.probs.mean(0)
 
     @cached_property
     def entropy(self) -> float:
         """The entropy of p0 in nats per token."""
-        return float(torch.special.entr(self._probs).sum(-1).mean())
+        return float(torch.special.entr(self._p0.probs).sum(-1).mean())
 
     def of_rows(self, positions: Int[Tensor, " n"]) -> "Source":
         """This source for n tokens at these positions, in place of complete sequences; itself if p0 is shared."""
         if self.shared:
             return self
-        _ = self._probs, self._last, self._tables, self.disjoint  # computed once, and shared by the copy
+        _ = self.disjoint  # computed once, and shared by the copy
         found = copy(self)
-        object.__setattr__(found, "_positions", positions)
+        found.__dict__["_p0"] = self._p0.at_positions(positions)
         return found
 
     def sample(
@@ -115,61 +109,26 @@ class Source(ABC):
 
     def at(self, u: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
         """Tokens by inversion at uniform numbers u in [0, 1), on the device of u."""
-        # right=True, so that u = 0 never draws a token of probability 0
-        cumulative = self._table(u.device)[1]
-        if self.shared:
-            return torch.searchsorted(cumulative, u, right=True).clamp(max=self._last)
-        positions, last = self._positions_of(u), self._last.to(u.device)
-        if self._positions is not None:
-            found = torch.searchsorted(cumulative[positions], u[:, None], right=True)[:, 0]
-            return found.clamp(max=last[positions])
-        found = torch.searchsorted(cumulative, u.reshape(-1, u.shape[-1]).T.contiguous(), right=True)
-        return found.T.reshape(u.shape).clamp(max=last)
+        return self._p0.at(u)
 
     def probs(self, x: Int[Tensor, "..."], dtype: torch.dtype = torch.float32) -> Float[Tensor, "..."]:
         """p0(x), on the device of x."""
-        table = self._table(x.device)[0]
-        return (table[x] if self.shared else table[self._positions_of(x), x]).to(dtype)
+        return self._p0.of(x).to(dtype)
 
     def probs_on(self, device: torch.device, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*#L V"]:
         """p0 over all V tokens, or that of each position, on a device."""
-        table = self._table(device)[0]
-        return (table if self._positions is None else table[self._positions.to(device)]).to(dtype)
+        return self._p0.on(device).to(dtype)
 
     def comes_from_data(self, x: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         """Whether x is a data token where the source draws none, so that it comes from x1."""
         if self.shared:
             return self.vocab.is_data(x) if self.disjoint else torch.zeros_like(x, dtype=torch.bool)
-        return self.vocab.is_data(x) & self.disjoint_positions.to(x.device)[self._positions_of(x)]
-
-    def _positions_of(self, x: Tensor) -> Int[Tensor, " n"]:
-        """The position of each token: those of `of_rows`, or the last dimension of x."""
-        if self._positions is not None:
-            return self._positions.to(x.device)
-        self.check_length(x.shape[-1] if x.ndim else 1)
-        return torch.arange(x.shape[-1], device=x.device)
-
-    def _table(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """p0 and its cumulative sum on a device; copied once per device."""
-        key = str(device)
-        if key not in self._tables:
-            dtype = widest_float(device)
-            self._tables[key] = self._probs.to(device, dtype), self._probs.cumsum(-1).to(device, dtype)
-        return self._tables[key]
+        return self.vocab.is_data(x) & self.disjoint_positions.to(x.device)[self._p0.positions_of(x)]
 
     @cached_property
-    def _probs(self) -> Float[Tensor, "*#L V"]:
-        return self.vocab.normalized(self.token_probs(), type(self).__name__)
-
-    @cached_property
-    def _last(self) -> Any:
-        """The last token with p0 > 0: an integer, or a tensor (L,) if each position has its own p0."""
-        last = torch.where(self._probs > 0, torch.arange(self.vocab.size), 0).amax(-1)
-        return int(last) if self.shared else last
-
-    @cached_property
-    def _tables(self) -> dict[str, tuple[Tensor, Tensor]]:
-        return {}
+    def _p0(self) -> TokenDistribution:
+        owner = type(self).__name__
+        return TokenDistribution(self.vocab.normalized(self.token_probs(), owner), owner)
 
 
 @dataclass(frozen=True)
@@ -270,7 +229,7 @@ class BagOfWords(Source):
             raise ValueError(
                 f"frequencies must contain one number per data token ({self.vocab.data}), got {len(self.frequencies)}."
             )
-        _ = self._probs  # raises an error for invalid frequencies
+        _ = self._p0  # raises an error for invalid frequencies
 
     def __str__(self) -> str:
         low, high = min(self.frequencies), max(self.frequencies)
@@ -324,7 +283,7 @@ class PositionFrequencies(Source):
                 f"frequencies must contain one number per data token ({self.vocab.data}) for each position, "
                 f"got {', '.join(str(len(row)) for row in rows[:9]) or 'no position'}."
             )
-        _ = self._probs  # raises an error for invalid frequencies
+        _ = self._p0  # raises an error for invalid frequencies
 
     def __str__(self) -> str:
         return f"PositionFrequencies(vocab={self.vocab}, {len(self.frequencies)} positions)"

@@ -1,11 +1,14 @@
-"""Vocab: the token ids of a flow, data tokens first, then masks."""
+"""Vocab: the token ids of a flow, data tokens first, then masks; and distributions over them."""
 
+from copy import copy
 from dataclasses import dataclass
 from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from .network.precision import widest_float
 
 IDS = (torch.int64, torch.int32)
 """The integer types of token ids; torch accepts no others as indices."""
@@ -103,3 +106,70 @@ def require_vocab(vocab: object) -> None:
     """Raise ValueError unless the argument is a Vocab."""
     if not isinstance(vocab, Vocab):
         raise ValueError(f"vocab must be a Vocab, e.g. Vocab(27, masks=1), got {vocab!r}.")
+
+
+class TokenDistribution:
+    """Probabilities over tokens (V,), or for each position (L, V), with a copy on each device that asks for them.
+
+    The last dimension of tokens is their position, except in what `at_positions` returns.
+    """
+
+    def __init__(self, probs: Float[Tensor, "*#L V"], owner: str) -> None:
+        self.probs, self.owner = probs, owner
+        self.shared = probs.ndim == 1
+        self._positions: Tensor | None = None
+        self._copies: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def at_positions(self, positions: Int[Tensor, " n"]) -> "TokenDistribution":
+        """These probabilities for n tokens at these positions; copies on devices are shared."""
+        found = copy(self)
+        found._positions = positions
+        return found
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError, which names the owner, if these are the probabilities of another number of positions."""
+        if not self.shared and length != len(self.probs):
+            raise ValueError(
+                f"{self.owner} has a distribution for each of {len(self.probs)} positions, got sequences of "
+                f"{length} tokens: use sequences of {len(self.probs)}, or a source for this length."
+            )
+
+    def at(self, u: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        """Tokens by inversion at uniform numbers u in [0, 1), on the device of u."""
+        # right=True, so that u = 0 never draws a token of probability 0
+        _, cumulative, last = self._on(u.device)
+        if self.shared:
+            return torch.searchsorted(cumulative, u.contiguous(), right=True).clamp(max=last)
+        positions = self.positions_of(u)
+        if self._positions is not None:
+            found = torch.searchsorted(cumulative[positions], u[:, None], right=True)[:, 0]
+            return found.clamp(max=last[positions])
+        found = torch.searchsorted(cumulative, u.reshape(-1, u.shape[-1]).T.contiguous(), right=True)
+        return found.T.reshape(u.shape).clamp(max=last)
+
+    def of(self, x: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The probability of each token, on the device of x."""
+        probs = self._on(x.device)[0]
+        return probs[x] if self.shared else probs[self.positions_of(x), x]
+
+    def on(self, device: torch.device) -> Float[Tensor, "*#L V"]:
+        """All probabilities on a device; a row for each token of `at_positions`."""
+        probs = self._on(device)[0]
+        return probs if self._positions is None else probs[self._positions.to(device)]
+
+    def positions_of(self, x: Tensor) -> Int[Tensor, " n"]:
+        """The position of each token: those of `at_positions`, or the last dimension of x."""
+        if self._positions is not None:
+            return self._positions.to(x.device)
+        self.check_length(x.shape[-1] if x.ndim else 1)
+        return torch.arange(x.shape[-1], device=x.device)
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """The probabilities, their cumulative sum and the last possible token on a device; copied once per device."""
+        key = str(device)
+        if key not in self._copies:
+            dtype = widest_float(device)
+            last = torch.where(self.probs > 0, torch.arange(self.probs.shape[-1]), 0).amax(-1)
+            copies = self.probs.to(device, dtype), self.probs.cumsum(-1).to(device, dtype), last.to(device)
+            self._copies[key] = copies
+        return self._copies[key]
