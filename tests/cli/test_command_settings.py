@@ -5,6 +5,7 @@ from dataclasses import asdict, fields, is_dataclass
 
 import pytest
 import torch
+import typer
 
 import hopflow as hf
 from hopflow import demo
@@ -13,6 +14,8 @@ from hopflow.bench import ot as bench_ot
 from hopflow.bench import sample as bench_sample
 from hopflow.bench import serve as bench_serve
 from hopflow.bench import training_run
+from hopflow.cli import app
+from hopflow.cli.command_help import CommandWithSettings
 from hopflow.cli.command_settings import (
     COMMANDS,
     BenchOTSettings,
@@ -243,6 +246,20 @@ def test_config_keys_of_an_unknown_command_names_the_nearest(hopflow):
     assert "did you mean 'bench train'?" in result.message
 
 
+def commands_of(group, before=""):
+    """The names of all commands, such as `bench ot`, with their classes."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, f"{before}{name} ")
+        else:
+            yield before + name, type(command)
+
+
+def test_every_command_with_settings_is_declared():
+    found = {name for name, cls in commands_of(typer.main.get_command(app)) if cls is CommandWithSettings}
+    assert found == set(commands())
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_ends_with_the_settings(hopflow, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
@@ -308,21 +325,22 @@ def test_the_markdown_table_has_a_row_for_each_setting(hopflow, command):
 PROBES = ("-1", "0", "0.5", "1", "2", "3", "1024", "65537", "1048576", "1048577", "1e30")
 ACCEPTED = {
     "1 2 3 1024 65537 1048576 1048577": (
-        "sample: n per_call top_k batch; infill: n per_call top_k batch; eval: rows per_call; serve: n queue body; "
+        "sample: n per_call top_k batch; infill: n per_call top_k batch; eval: rows per_call; rectify: n batch; "
+        "serve: n queue body; "
         "import: heads; bench train: steps; reproduce morse: steps; reproduce network: steps batch rows"
     ),
     "1 2 3 1024 65537 1048576": (
-        "sample: length steps; infill: length steps; eval: length steps; serve: steps length; import: length; "
+        "sample: length steps; infill: length steps; eval: length steps; rectify: steps length; serve: steps length; import: length; "
         "data prepare: length; bench train: length; bench sample: length steps; bench serve: length steps; "
         "bench eval: length; reproduce morse: sampler_steps"
     ),
     "1 2 3 1024": (
-        "sample: threads; infill: threads; eval: draws n ot_n batch threads; serve: threads; "
+        "sample: threads; infill: threads; eval: draws n ot_n batch threads; rectify: threads; serve: threads; "
         "bench train: batch; bench sample: n; bench serve: n clients; bench eval: n draws; bench ot: n; "
         "reproduce morse: seeds samples; reproduce network: samples"
     ),
     "0 1 2 3 1024 65537 1048576 1048577": (
-        "sample: seed; infill: seed; eval: paths seed; import: mask; demo: seed; oracle: seed; data prepare: seed; "
+        "sample: seed; infill: seed; eval: paths seed; rectify: seed; import: mask; demo: seed; oracle: seed; data prepare: seed; "
         "bench train: seed; bench sample: seed; bench serve: seed; bench eval: seed; bench ot: seed; "
         "reproduce text: seeds limit; reproduce rectified: seeds limit"
     ),
@@ -332,7 +350,7 @@ ACCEPTED = {
     ),
     "0 0.5 1 2 3 1024 65537 1048576 1048577 1e30": (
         "sample: eta refresh temperature; infill: eta refresh temperature; "
-        "eval: error seconds eta refresh temperature eps; reproduce text: expect; reproduce rectified: expect"
+        "eval: error seconds eta refresh temperature eps; rectify: eta temperature; reproduce text: expect; reproduce rectified: expect"
     ),
     "0.5 1 2 3 1024 65537 1048576 1048577 1e30": (
         "import: exponent; reproduce morse: minutes; reproduce text: minutes; reproduce rectified: minutes; "

@@ -277,6 +277,7 @@ COMMANDS: dict[str, type[CommandSettings]] = {
     "infill": InfillSettings,
     "eval": EvalSettings,
     "report": ReportSettings,
+    "rectify": RectifySettings,
     "serve": ServeSettings,
     "import": ImportSettings,
     "demo": DemoSettings,
