@@ -68,7 +68,7 @@ def implied_terms(scores: Scores) -> Float[Tensor, "B L"]:
     """Eq. (159) [loglikelighood_eq] per unit of k: the terms of (B) at η = 0 minus those of the reversed velocities.
 
     The ratios of p_θ that the reversed velocities need are those that P implies. The terms of a neighbor that moves to
-    xt are counted where xt is that neighbor.  theory.md (P)
+    xt are counted where xt is that neighbor.  theory.md (PP)
     """
     rows = partial(_implied_rows, source=scores.source, prediction=scores.prediction)
     sample = scores.sample

@@ -179,7 +179,7 @@ def _lines(report: Diagnosis) -> list[tuple[str, str]]:
         ("python", report.python),
         ("platform", report.platform),
         *((name, version or "missing") for name, version in report.packages.items()),
-        ("cpu", f"{devices['cpu_cores']} cores, {devices.get('cpu_threads', 'unknown')} torch threads"),
+        ("cpu", f"{devices['cpu_cores']} cores, torch threads: {devices.get('cpu_threads', 'unknown')}"),
     ]
     cards = devices.get("cuda", [])
     lines += [

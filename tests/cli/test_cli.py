@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from hopflow import __version__
+from hopflow.cli.output import fitting
 
 HOPFLOW = Path(sys.executable).with_name("hopflow")
 ROWS = [
@@ -233,6 +234,23 @@ def test_a_disk_that_is_full_at_the_last_line_is_one_message_and_exit_3():
         run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     assert run.returncode == 3
     assert run.stderr == "hopflow: [Errno 28] No space left on device\n"
+
+
+def test_a_message_is_wrapped_between_words_on_a_terminal_only(monkeypatch):
+    message = (
+        "hopflow: there is no folder " + "runs/a-long-name-without-a-blank/" * 2 + " here\n  did you mean 'runs/b'?"
+    )
+    assert fitting(message) == message
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setenv("COLUMNS", "40")
+    wrapped = fitting(message).splitlines()
+    assert [line.strip() for line in wrapped] == [
+        "hopflow: there is no folder",
+        "runs/a-long-name-without-a-blank/" * 2,
+        "here",
+        "did you mean 'runs/b'?",
+    ]
+    assert wrapped[2:] == ["  here", "  did you mean 'runs/b'?"]
 
 
 def test_a_deleted_working_directory_is_one_message(hopflow, tmp_path, monkeypatch):

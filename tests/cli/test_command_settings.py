@@ -330,8 +330,8 @@ ACCEPTED = {
         "import: heads; bench train: steps; reproduce morse: steps; reproduce network: steps batch rows"
     ),
     "1 2 3 1024 65537 1048576": (
-        "sample: length steps; infill: length steps; eval: length steps; rectify: steps length; serve: steps length; import: length; "
-        "data prepare: length; bench train: length; bench sample: length steps; bench serve: length steps; "
+        "sample: length steps; infill: length steps; eval: length steps; rectify: steps length; serve: steps length; "
+        "import: length; data prepare: length; bench train: length; bench sample: length steps; bench serve: length steps; "
         "bench eval: length; reproduce morse: sampler_steps"
     ),
     "1 2 3 1024": (
@@ -340,8 +340,8 @@ ACCEPTED = {
         "reproduce morse: seeds samples; reproduce network: samples"
     ),
     "0 1 2 3 1024 65537 1048576 1048577": (
-        "sample: seed; infill: seed; eval: paths seed; rectify: seed; import: mask; demo: seed; oracle: seed; data prepare: seed; "
-        "bench train: seed; bench sample: seed; bench serve: seed; bench eval: seed; bench ot: seed; "
+        "sample: seed; infill: seed; eval: paths seed; rectify: seed; import: mask; demo: seed; oracle: seed; "
+        "data prepare: seed; bench train: seed; bench sample: seed; bench serve: seed; bench eval: seed; bench ot: seed; "
         "reproduce text: seeds limit; reproduce rectified: seeds limit"
     ),
     "0 1 2 3 1024": "serve: port",
@@ -350,7 +350,8 @@ ACCEPTED = {
     ),
     "0 0.5 1 2 3 1024 65537 1048576 1048577 1e30": (
         "sample: eta refresh temperature; infill: eta refresh temperature; "
-        "eval: error seconds eta refresh temperature eps; rectify: eta temperature; reproduce text: expect; reproduce rectified: expect"
+        "eval: error seconds eta refresh temperature eps; rectify: eta temperature; "
+        "reproduce text: expect; reproduce rectified: expect"
     ),
     "0.5 1 2 3 1024 65537 1048576 1048577 1e30": (
         "import: exponent; reproduce morse: minutes; reproduce text: minutes; reproduce rectified: minutes; "

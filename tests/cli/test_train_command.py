@@ -266,7 +266,9 @@ def test_config_diff_prints_the_keys_that_differ_and_nothing_else(hopflow):
 def test_config_keys_lists_every_key_with_its_meaning(hopflow):
     result = hopflow("config", "keys")
     assert result.code == 0
-    learned, _, runs = result.out.partition("How it runs (may change when a run is resumed):")
+    learned, _, runs = result.out.partition(
+        "How it runs (may change on resume, except the text, predict_x0 and labels):"
+    )
     legend, heading, learned = learned.partition(
         "What is learned (a resumed run must keep these, but steps may be raised):"
     )

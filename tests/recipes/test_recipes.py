@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
@@ -426,3 +427,21 @@ def test_a_toml_file_that_is_special_or_huge_is_not_read(tmp_path, kind):
 def test_a_negative_eps_is_refused_in_python_as_on_the_command_line():
     with pytest.raises(ValueError, match="eps must be a number ≥ 0, got -1"):
         Recipe(eps=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        (
+            "coupling",
+            "optimal",
+            "coupling=optimal is unknown; known are: exact, independent, rectified:STORE, sinkhorn",
+        ),
+        ("cost", "token_matix", "token_matrix:FILE"),
+        ("cost", "token_matrix", "cost=token_matrix needs a file: cost=token_matrix:FILE"),
+        ("coupling", "rectified", "coupling=rectified needs a store: coupling=rectified:STORE"),
+    ],
+)
+def test_a_component_with_a_file_is_named_as_it_is_typed(key, text, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        choose(key, text)

@@ -191,7 +191,7 @@ def test_a_cut_file_a_changed_byte_and_a_changed_header_are_found(tmp_path):
 def test_a_missing_store_an_empty_one_and_another_folder_are_named(tmp_path):
     with pytest.raises(DamagedPairs, match=r"there is no pair store .*none: draw one with `hopflow rectify RUN out="):
         PairStore.open(tmp_path / "none")
-    with pytest.raises(DamagedPairs, match=r"is no pair store: it has no store.json"):
+    with pytest.raises(DamagedPairs, match=r"is not a pair store: it has no store.json"):
         PairStore.open(tmp_path)
     folder = draw(tmp_path / "s", 4).folder
     chunk_file(folder, 0).unlink()
@@ -199,7 +199,7 @@ def test_a_missing_store_an_empty_one_and_another_folder_are_named(tmp_path):
         PairStore.open(folder)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("keep me")
-    with pytest.raises(ValueError, match=r"contains letter.txt and is no pair store"):
+    with pytest.raises(ValueError, match=r"contains letter.txt and is not a pair store"):
         draw(tmp_path / "mine")
 
 

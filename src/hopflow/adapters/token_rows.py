@@ -42,7 +42,7 @@ class TokenRows:
 
 
 def source_of(rows: int, tokenizer: Tokenizer | None, allowed: tuple[SourceName, ...]) -> SourceName:
-    """The source of a network with so many rows: a mask needs one row more than the tokenizer has tokens."""
+    """The source of a network with this many rows: a mask needs one row more than the tokenizer has tokens."""
     if len(allowed) == 1:
         return allowed[0]
     if tokenizer is None:

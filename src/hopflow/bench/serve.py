@@ -133,7 +133,7 @@ def _generate_all(case: ServingCase, model: Transformer, flow: Flow, port: int, 
 
 
 def _request(case: ServingCase, port: int, seeds: Sequence[int], clients: int) -> list[float]:
-    """One request for each seed by so many clients, which are threads of this process."""
+    """One request for each seed by this many clients, which are threads of this process."""
     left, waited = list(seeds), list[float]()
     failed: list[Exception] = []
 

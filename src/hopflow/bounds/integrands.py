@@ -156,7 +156,7 @@ class Proposal(Integral):
 class Precise(Integral):
     """∫ dk of the rate divergence minus that of the reversed rates, with the ratios that the network implies.
 
-    Theorem A.2 [precise-perplexity-theorem], theory.md (P)
+    Theorem A.2 [precise-perplexity-theorem], theory.md (PP)
     """
 
     schedule: Schedule

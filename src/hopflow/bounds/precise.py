@@ -27,7 +27,7 @@ def precise_perplexity(
 ) -> Estimate:
     """`precise`: -log p_θ(x1) at η = 0, with the ratios of p_θ that the network implies in place of the true ones.
 
-    Theorem A.2 [precise-perplexity-theorem], conditioned on x1 only; theory.md (P). It is exact if the logits do not
+    Theorem A.2 [precise-perplexity-theorem], conditioned on x1 only; theory.md (PP). It is exact if the logits do not
     depend on the context or the network is perfect. Otherwise it may be above or below the exact value: it is *not* a
     bound. With a disjoint source it equals b0, draw by draw. The arguments are those of `nll_bound`.
     """

@@ -27,7 +27,7 @@ from .eval import evaluate
 from .import_weights import import_weights
 from .infill import infill
 from .oracle import oracle
-from .output import echo
+from .output import echo, fitting
 from .rectify import rectify
 from .report import report
 from .sample import sample
@@ -181,7 +181,7 @@ def _how_to_install(module: str) -> str:
 
 def _warn(message: Warning | str, *where: object, **more: object) -> None:
     """Print a warning as one line, without its place in the code."""
-    echo(f"hopflow: warning: {str(message).partition(chr(10))[0]}", err=True)
+    echo(fitting(f"hopflow: warning: {str(message).partition(chr(10))[0]}"), err=True)
 
 
 def _fail(code: int, message: str) -> None:
@@ -189,7 +189,7 @@ def _fail(code: int, message: str) -> None:
     lines = message.strip().splitlines() or ["unknown error"]
     if len(lines) > 6:
         lines = [*lines[:5], "..."]
-    echo("\n".join([f"hopflow: {lines[0]}", *(f"  {line}" for line in lines[1:])]), err=True)
+    echo(fitting("\n".join([f"hopflow: {lines[0]}", *(f"  {line}" for line in lines[1:])])), err=True)
     try:
         sys.stdout.flush()
     except OSError:  # otherwise Python tries again at the exit, with another exit code

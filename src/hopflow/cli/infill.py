@@ -11,7 +11,7 @@ import typer
 from . import trained_network
 from .draw_samples import Out, Run, Watch, draw, draw_watched, write_samples
 from .options import Debug, Json, Offline
-from .output import check_target, echo, progress_line
+from .output import check_target, echo, fitting, progress_line
 from .sample_output import DrawnSamples, check_out, label_facts
 from .sampling_options import sampling_options
 from .settings_parser import parse_settings
@@ -77,11 +77,11 @@ def _note_short(prompts: Sequence["Tensor"], trained: int | None) -> None:
     """Tell the user if a prompt is far shorter than what the network has seen in training."""
     shortest = min(map(len, prompts))
     if trained is not None and 2 * shortest <= trained:
-        echo(
+        note = (
             f"note: a prompt of {shortest} tokens is short for this network, which was trained on {trained}; "
-            f"length={trained} continues the text and often fills the holes better",
-            err=True,
+            f"length={trained} continues the text and often fills the holes better"
         )
+        echo(fitting(note), err=True)
 
 
 def _is_setting(word: str, known: Collection[str]) -> bool:

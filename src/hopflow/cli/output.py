@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +41,14 @@ def console(stderr: bool = False) -> "Console":
 def page_width() -> int:
     """Columns of the terminal (or $COLUMNS), 80 if there is none."""
     return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def fitting(message: str) -> str:
+    """A message for stderr: its lines are wrapped between words on a terminal, and unchanged elsewhere."""
+    if not sys.stderr.isatty():
+        return message
+    words = {"subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join("\n".join(textwrap.wrap(line, page_width(), **words)) for line in message.splitlines())
 
 
 @contextmanager

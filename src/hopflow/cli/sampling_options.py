@@ -39,7 +39,7 @@ def build_sampler(text: str, typed: Mapping[str, Any]) -> "Sampler":
         if key not in own:
             owners = [name for name in members(FAMILIES["sampler"]) if key in sampler_fields(name)]
             shown = [name for name in own if name in OF_SAMPLERS]
-            numbers = f"takes {', '.join(own)} after a colon" if own else "has none"
+            numbers = f"takes {', '.join(own)} after a colon, such as {text.partition(':')[0]}:4" if own else "has none"
             has = f"has {', '.join(shown)}" if shown else numbers
             raise ValueError(f"{key} is a setting of sampler={' or '.join(owners)}; sampler={text} {has}")
     sampler: Sampler = choose("sampler", text, **_with_grid(typed))

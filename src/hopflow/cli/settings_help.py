@@ -18,6 +18,8 @@ NONE = {
     "threads": "measured",
     "workers": "as needed",
     "masks": "one per data token; one for mixed",
+    "predict_x0": "auto",
+    "labels": "auto",
     "init": "random",
     "out": "runs/NAME",
 }
@@ -26,7 +28,7 @@ FREE = ("an integer", "a number", "text", "true or false", "a file")
 """Beginnings of what is allowed if a setting is not one of a few words."""
 GROUPS = {
     True: "What is learned (a resumed run must keep these, but steps may be raised)",
-    False: "How it runs (may change when a run is resumed)",
+    False: "How it runs (may change on resume, except the text, predict_x0 and labels)",
 }
 
 
@@ -143,14 +145,14 @@ def _recipe_settings() -> list[SettingHelp]:
     from typing import get_args
 
     from ..recipes import Recipe
-    from ..recipes.components import FAMILIES, members
+    from ..recipes.components import FAMILIES, names_to_type
     from ..recipes.recipe import MODELS
     from ..recipes.text_file import TEXT
     from ..training.settings import HELP, RANGE, is_learned
     from .setting_types import WORDS, one_of
 
     recipes = {recipe.__name__: recipe() for recipe in TEXT} | {"Recipe": Recipe()}
-    named: dict[str, tuple[str, ...]] = {key: tuple(sorted(members(family))) for key, family in FAMILIES.items()}
+    named: dict[str, tuple[str, ...]] = {key: names_to_type(key) for key in FAMILIES}
     named["model"] = (*MODELS, "package.module:Class")
     found = []
     for key in fields(Recipe):

@@ -91,7 +91,7 @@ class SampleEvaluation:
             facts = LEFT_TO_RIGHT if sampler is None else sampler_facts(sampler, eta)
             facts = {"sampler": facts["sampler"], "temperature": temperature, **facts}
             what = f"{facts['sampler']}, temperature {temperature:g}"
-            say(f"drawing {self.n:,} sequences of {length}: {what} ({place} of {len(points)})")
+            say(f"drawing {self.n:,} sequences of {length} tokens: {what} ({place} of {len(points)})")
             samples, drawn = self._draw(evaluated, texts, sampler, eta, temperature, say)
             facts |= {**drawn, "length": length, "seed": self.seed}
             samples = replace(samples, tokenizer=evaluated.tokenizer, training=texts.training)

@@ -81,7 +81,7 @@ def precise_nll(oracle: Oracle) -> Float[Tensor, " D"]:
 def implied_nll(oracle: Oracle) -> Float[Tensor, " D"]:
     """`precise_nll` with the ratios of neighboring states that the network implies; precise_perplexity estimates it.
 
-    Theorem A.2 [precise-perplexity-theorem] with Eqs. (127)–(132); theory.md (P)
+    Theorem A.2 [precise-perplexity-theorem] with Eqs. (127)–(132); theory.md (PP)
     """
     return _extended_integral(oracle, partial(_implied_terms, oracle))
 

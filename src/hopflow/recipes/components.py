@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from torch import Tensor
 
-from ..costs import SequenceCost
+from ..costs import SequenceCost, TokenMatrix
 from ..couplings import Coupling
 from ..objectives import Objective
 from ..predictions import Prediction
@@ -49,11 +49,28 @@ def members(family: type[Part]) -> dict[str, type[Part]]:
 
 
 def names_of(key: str) -> tuple[str, ...]:
-    """The values that a setting allows, for its help: the names of components that a name alone can make."""
-    known = members(FAMILIES[key])
-    offered = {"vocab", "frequencies"}  # a source is fitted to the text
-    needed = {name: {f.name for f in fields(kind) if f.default is MISSING} - offered for name, kind in known.items()}
-    return tuple(name for name in known if not needed[name])
+    """The names of components that a name alone can make."""
+    return tuple(name for name, kind in members(FAMILIES[key]).items() if not _needed(kind))
+
+
+def names_to_type(key: str) -> tuple[str, ...]:
+    """The same with the names that a folder or file must follow, such as `rectified:STORE`."""
+    ends = {name: _after_colon(kind) for name, kind in members(FAMILIES[key]).items()}
+    return tuple(sorted((*names_of(key), *(f"{name}:{end}" for name, end in ends.items() if end))))
+
+
+def _needed(kind: type[Any]) -> list[str]:
+    """The arguments without a default; a source is fitted to the text."""
+    return [f.name for f in fields(kind) if f.default is MISSING and f.name not in ("vocab", "frequencies")]
+
+
+def _after_colon(kind: type[Any]) -> str | None:
+    """What must follow the colon of a component's name: a folder or file, in capitals."""
+    if kind is TokenMatrix:
+        return "FILE"
+    needed = _needed(kind)
+    types = {f.name: f.type for f in fields(kind)}
+    return needed[0].upper() if len(needed) == 1 and types[needed[0]] is str else None
 
 
 def word(kind: type[Any]) -> str:
@@ -68,7 +85,7 @@ def kind_of(key: str, text: str) -> type[Any]:
     known = members(FAMILIES[key])
     name = text.partition(":")[0]
     if name not in known:
-        raise ValueError(f"{key}={text} is unknown; {nearest(name, list(names_of(key)))}")
+        raise ValueError(f"{key}={text} is unknown; {nearest(name, list(names_to_type(key)))}")
     return known[name]
 
 
@@ -86,8 +103,8 @@ def choose(key: str, text: str, **offered: Any) -> Any:
     try:
         return kind(**values)
     except TypeError:
-        if types[free[0]] is str:
-            raise ValueError(f"{key}={text} needs a {free[0]}: {key}={text}:{free[0].upper()}") from None
+        if end := _after_colon(kind):
+            raise ValueError(f"{key}={text} needs a {end.lower()}: {key}={text}:{end}") from None
         raise ValueError(
             f"{key}={text} cannot be made by name, because it needs {', '.join(free)}: build the flow in Python"
         ) from None

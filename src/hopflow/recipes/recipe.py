@@ -73,9 +73,9 @@ class Recipe(Settings):
     predict_x0: bool | None = runs(
         None,
         "train a second head that predicts x0: a tighter bound br for coupled flows; "
-        "by default with a coupling, except from masks",
+        "auto: with a coupling, except from masks",
     )
-    labels: bool | None = runs(None, "learn a distribution for each label of the data; by default if rows have labels")
+    labels: bool | None = runs(None, "learn a distribution for each label of the data; auto: if rows have labels")
     init: str | None = learns(None, "folder of a run with the initial weights")
     out: str | None = runs(None, "folder of the run")
 

@@ -101,7 +101,10 @@ class PairStore:
         """Raise a ValueError unless the pairs are of this flow's source, of this length and of this tokenizer."""
         vocab = Vocab(**self.header["vocab"])
         if vocab != flow.vocab:
-            raise ValueError(f"{self.folder} has pairs of {vocab}, the flow has {flow.vocab}: use pairs of this text")
+            raise ValueError(
+                f"{self.folder} has pairs of {vocab}, the flow has {flow.vocab}: use the text, tokens, source and "
+                "masks of the run that drew the pairs"
+            )
         if self.length != length:
             raise ValueError(
                 f"{self.folder} has pairs of {self.length} tokens, but the run has length={length}: set "
@@ -142,7 +145,7 @@ def write_header(folder: Path, header: Mapping[str, Any]) -> None:
         atomic.remove_leftovers(folder)
         if not (folder / HEADER).exists():
             if others := [file.name for file in folder.iterdir() if not file.name.startswith(".")]:
-                raise ValueError(f"{folder} contains {others[0]} and is no pair store: choose another out=FOLDER")
+                raise ValueError(f"{folder} contains {others[0]} and is not a pair store: choose another out=FOLDER")
             body = json.dumps(content, indent=1, sort_keys=True, allow_nan=False)
             atomic.write(folder / HEADER, f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n".encode())
             return
@@ -172,7 +175,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         if header["version"] <= VERSION:
             _check_header(header)
     except FileNotFoundError:
-        raise DamagedPairs(f"{folder} is no pair store: it has no {HEADER}. `hopflow rectify` makes one") from None
+        raise DamagedPairs(f"{folder} is not a pair store: it has no {HEADER}. `hopflow rectify` writes one") from None
     except OSError as error:
         raise DamagedPairs(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:

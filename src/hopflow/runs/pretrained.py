@@ -101,7 +101,7 @@ def save_pretrained(
     """Save a network with its flow, tokenizer and recipe; the tokenizer is any object with `to_json() -> dict`.
 
     `label_names` are those of the data, `corpus.label_names`, for a network with labels. With `largest_file`, the
-    weights are split into files of at most so many bytes.
+    weights are split into files of at most this many bytes.
 
     The network may be of your own class: its constructor arguments are stored if the network has them as attributes of
     the same names, or a method `config()` that returns them as a dict. Without them only the weights are stored.

@@ -39,7 +39,7 @@ class Range:
 
 POSITIVE_COUNT, COUNT = Range(at_least=1), Range(at_least=0)
 POSITIVE, DECAY = Range(above=0), Range(at_least=0, below=1)
-# so many are started: more than a machine can have would stop it, also if the number comes from a file
+# the number may come from a file, and more threads or processes than a machine can have would stop it
 THREADS, WORKERS = Range(at_least=1, below=1025), Range(at_least=0, below=257)
 
 

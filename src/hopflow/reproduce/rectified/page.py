@@ -44,12 +44,12 @@ def page(folder: Path) -> str:
 
 
 INTRODUCTION = """\
-A trained flow turns noise x0 into a text x1. A second flow that is trained on these pairs has fewer hops
-([Training](../training.md#rectified-pairs)). This study measures how many it saves, and what that does to the quality
-of samples with few and many steps.
+A trained flow, the teacher, turns noise x0 into a text x1. A second flow, the student, is trained on these pairs and
+hops less ([Training](../training.md#rectified-pairs)). This study measures how many hops it saves, and what that
+does to the quality of samples with few and many steps.
 
 All students start from the weights of their teacher. `continued` is trained as long, but on independent pairs, so that
-the difference between it and `rectified` is that of the pairs. `rectified_twice` is trained on the pairs of
+it differs from `rectified` in the pairs only. `rectified_twice` is trained on the pairs of
 `rectified`, `rectified_after_ot` on those of `exact_ot`. In `rectified_fresh_0p3`, 30 % of the pairs are real text with
 independent noise. `br` bounds the samples with that number of steps (8 reversed paths, the proposal with the lower
 mean). A judge is another language model; its perplexity of samples is low for good texts, and for repetitive ones,

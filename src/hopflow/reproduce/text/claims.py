@@ -38,7 +38,11 @@ def _lower(value: float, error: float, seeds: int) -> str:
 
 
 def _seeds(count: int) -> str:
-    return f"{count} seeds" if count > 1 else "1 seed, error over sequences"
+    return _number_of(count) if count > 1 else "1 seed, error over sequences"
+
+
+def _number_of(seeds: int) -> str:
+    return f"{seeds} seed{'s' * (seeds != 1)}"
 
 
 def _bound_claim(claim: str, ours: str, base: str, quantity: str, **keys: object) -> Callable[[Cells], ClaimResult]:
@@ -157,7 +161,7 @@ def _hops(claim: str, ours: str, base: str) -> Callable[[Cells], ClaimResult]:
         found = _paired(cells, ours, base, lambda cell: cell.transport["jumps"].value if cell.transport else None)
         if found is None:
             return ClaimResult(claim, "open", NOT_MEASURED, rule)
-        number = f"{found[0]:+.1f} ± {'?' if math.isnan(found[1]) else f'{found[1]:.1f}'} hops ({found[2]} seeds)"
+        number = f"{found[0]:+.1f} ± {'?' if math.isnan(found[1]) else f'{found[1]:.1f}'} hops ({_number_of(found[2])})"
         return ClaimResult(claim, _lower(*found), number, rule)
 
     return decide
@@ -187,7 +191,7 @@ def _entropy(claim: str, ours: str, base: str, steps: int) -> Callable[[Cells], 
             status = "confirmed"
         elif seeds >= LEAST_SEEDS and abs(value) - ERRORS * error > SAME_ENTROPY:
             status = "refuted"
-        return ClaimResult(claim, status, f"{value:+.3f} ± {shown} bits ({seeds} seeds)", rule)
+        return ClaimResult(claim, status, f"{value:+.3f} ± {shown} bits ({_number_of(seeds)})", rule)
 
     return decide
 

@@ -1,4 +1,4 @@
-"""The paper's tables about text in its own row order, with the values of the study beside the paper's."""
+"""The paper's tables about text in its own row order, with the values of the study next to the paper's."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
