@@ -331,8 +331,8 @@ ACCEPTED = {
     ),
     "1 2 3 1024 65537 1048576": (
         "sample: length steps; infill: length steps; eval: length steps; rectify: steps length; serve: steps length; "
-        "import: length; data prepare: length; bench train: length; bench sample: length steps; bench serve: length steps; "
-        "bench eval: length; reproduce morse: sampler_steps"
+        "import: length; data prepare: length; bench train: length; bench sample: length steps; "
+        "bench serve: length steps; bench eval: length; reproduce morse: sampler_steps"
     ),
     "1 2 3 1024": (
         "sample: threads; infill: threads; eval: draws n ot_n batch threads; rectify: threads; serve: threads; "
@@ -341,8 +341,8 @@ ACCEPTED = {
     ),
     "0 1 2 3 1024 65537 1048576 1048577": (
         "sample: seed; infill: seed; eval: paths seed; rectify: seed; import: mask; demo: seed; oracle: seed; "
-        "data prepare: seed; bench train: seed; bench sample: seed; bench serve: seed; bench eval: seed; bench ot: seed; "
-        "reproduce text: seeds limit; reproduce rectified: seeds limit"
+        "data prepare: seed; bench train: seed; bench sample: seed; bench serve: seed; bench eval: seed; "
+        "bench ot: seed; reproduce text: seeds limit; reproduce rectified: seeds limit"
     ),
     "0 1 2 3 1024": "serve: port",
     "2 3 1024 65537 1048576 1048577": (

@@ -218,7 +218,7 @@ class ImportSettings(CommandSettings):
     )
     uniform: Number | None = setting(
         None,
-        "only for gidd: p_uniform of its training; above 0 only the network",
+        "only for gidd: p_uniform of its training; above 0 only the network is imported, without a flow",
         shown="as in config.json",
         ge=0,
         lt=1,
@@ -229,7 +229,7 @@ class ServeSettings(CommandSettings):
     """Settings of `hopflow serve`."""
 
     host: str = setting("127.0.0.1", "address to listen on; one that other machines can reach needs token=")
-    port: Integer = setting(8231, "port; 0 is any free one", ge=0, le=65535)
+    port: Integer = setting(8231, "port; 0: any free port", ge=0, le=65535)
     token: str | None = setting(None, "secret that requests must contain, as Authorization: Bearer TOKEN", shown="none")
     steps: Length = setting(1024, "largest number of sampler steps of a request")
     length: Length = setting(1024, "largest number of tokens per sequence")

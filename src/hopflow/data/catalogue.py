@@ -70,5 +70,5 @@ def prepare(source: str, progress: ProgressCallback | None = None, **choices: An
         "characters": read["characters"],
     }
     facts |= {"dtype": header["dtype"], "prepared_in_seconds": seconds}
-    facts |= {"bytes_per_second": round(read["bytes"] / max(seconds, 1e-9)), **counted}
+    facts |= {"bytes_per_second": round(read["bytes"] / max(seconds, 1e-3)), **counted}
     return {**facts, "folder": str(Path(corpus.store.folder).resolve())}
