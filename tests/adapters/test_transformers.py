@@ -177,7 +177,7 @@ def test_auto_model_loads_a_network_of_the_hub_at_a_revision(tmp_path, monkeypat
         (lambda m: m.generate(torch.tensor([[0]]), max_new_tokens=-1), "max_new_tokens must be an integer ≥ 0"),
         (lambda m: m.generate(torch.tensor([[6]]), max_new_tokens=1), "token id 6 is out of range"),
         (lambda m: m.generate(do_sample=True), "'do_sample' is not a sampling option"),
-        (lambda m: m(torch.zeros(1, 2, dtype=torch.int64), 0.0, torch.tensor([[1, 0]])), "know no padding"),
+        (lambda m: m(torch.zeros(1, 2, dtype=torch.int64), 0.0, torch.tensor([[1, 0]])), "have no padding"),
     ],
 )
 def test_a_mistake_in_a_call_is_named(tmp_path, call, message):

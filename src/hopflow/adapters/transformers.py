@@ -129,7 +129,7 @@ class HopflowModel(PreTrainedModel):
     ) -> Any:
         """Logits over data tokens (B, L, Vd) at time t, one number or one for each sequence."""
         if attention_mask is not None and not bool(attention_mask.all()):
-            raise ValueError("attention_mask must be 1 everywhere: networks of hopflow know no padding.")
+            raise ValueError("attention_mask must be 1 everywhere: networks of hopflow have no padding.")
         if is_autoregressive(self.network):
             return MaskedLMOutput(logits=self.network(input_ids))
         times = torch.as_tensor(t, dtype=time_dtype(self.network), device=input_ids.device)

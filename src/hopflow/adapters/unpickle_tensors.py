@@ -130,7 +130,7 @@ def copy(content: Any, folder: Path) -> None:
     if not named or len(named) + len(averages) > MOST_NAMES:
         raise Refused("shape", f"{len(named)} tensors")
     if any(not isinstance(name, str) or len(name) > LONGEST_NAME for name in named):
-        raise Refused("shape", "names that are no text")
+        raise Refused("shape", "names that are not text")
     stored = {f"{i:06}": _plain(value) for i, value in enumerate([*named.values(), *averages])}
     save_file(stored, folder / "weights.safetensors")
     step = next((content[key] for key in STEPS if type(content.get(key)) is int), None)

@@ -242,8 +242,8 @@ The first sample, uncurated:
 
 {first}
 
-## Limits and licence
+## Limits and license
 
 The books are mostly from before 1930: the network repeats their language and their prejudices. It knows no facts.
-The weights are under the Apache-2.0 licence of the project; the books are in the public domain.
+The weights are under the Apache-2.0 license of the project; the books are in the public domain.
 """

@@ -79,7 +79,7 @@ def download(name: str, *, offline: bool = False) -> Snapshot:
         found = _cached(pin.name, pin.wanted)
     if found is None:
         if offline:
-            raise OSError(f"{PREFIX}{name} is not in the hub's cache, and offline nothing is downloaded")
+            raise OSError(f"{PREFIX}{name} is not in the hub's cache, and nothing is downloaded offline")
         with hub_errors(name):
             found = _fetch(pin.name, pin.wanted)
     files = [found.folder / config_file.CONFIG, *_weights(found.folder)]

@@ -71,7 +71,7 @@ class Guard:
         if len(hosts) != 1 or not self._is_own(_name(hosts[0])):
             raise RequestError("the header Host must be the address of this server.", status=403)
         if origins and [_without_scheme(origin) for origin in origins] != [hosts[0].lower()]:
-            raise RequestError("requests of pages of other sites are refused.", status=403)
+            raise RequestError("requests from pages of other sites are refused.", status=403)
         if self.token is not None and scope["path"].startswith(WITH_TOKEN):
             given = _values(scope, b"authorization")
             expected = f"Bearer {self.token}".encode()
