@@ -272,6 +272,14 @@ def test_from_masks_b0_and_b1_are_one_line_and_two_rows(hopflow, tmp_path, home)
     assert '"stderr": null' in stored
 
 
+def test_a_mistake_before_the_measurements_prints_no_remark_about_them(hopflow, tmp_path, home):
+    build(Recipe(data=str(home / "fox.txt"), source="mask", **QUICK)).train(out=tmp_path / "masks")
+    result = hopflow("eval", str(tmp_path / "masks"), *FAST, "metric=nothing")
+    assert result.code == 2
+    assert "there is no metric 'nothing'" in result.message
+    assert result.out == ""
+
+
 def test_eval_draws_samples_with_any_sampler(hopflow, tmp_path, home):
     build(Recipe(data=str(home / "fox.txt"), source="mask", **QUICK)).train(out=tmp_path / "masks")
     result = hopflow("eval", str(tmp_path / "masks"), *FAST, "sampler=random_order", "per_call=4")

@@ -52,7 +52,7 @@ def evaluate(
     from ..runs.run_folder import is_run
 
     import_network_class(chosen.model)
-    place, rows, remarks = network_place(run), [], []
+    place, rows, remarks, complete = network_place(run), [], [], False
     folder = Path(place)
     suite = Suite.of(_suite_keys(chosen))
     try:
@@ -67,8 +67,9 @@ def evaluate(
             with threads(newest(folder), subject.model, subject.flow, subject.length, device, chosen.threads):
                 for row in suite.run(subject, offline=offline, progress=progress):
                     rows.append(row)
+        complete = True
     finally:  # rows that were measured are shown and stored even if a later one fails
-        if rows or remarks:
+        if rows or (complete and remarks):
             echo(page(rows, remarks, page_width()), nl=False)
         if is_run(folder) and rows:
             record.keep(folder, rows, remarks)

@@ -47,8 +47,8 @@ def fitting(message: str) -> str:
     """A message for stderr: its lines are wrapped between words on a terminal, and unchanged elsewhere."""
     if not sys.stderr.isatty():
         return message
-    words = {"subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
-    return "\n".join("\n".join(textwrap.wrap(line, page_width(), **words)) for line in message.splitlines())
+    wrapper = textwrap.TextWrapper(page_width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapper.fill(line) for line in message.splitlines())
 
 
 @contextmanager
