@@ -52,7 +52,7 @@ def data_prepare(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A text file, a folder, - for stdin, a name of `hopflow data list`, or hf:NAME.",
+            help="A text file, a folder, - for stdin, a file of rows, a name of `hopflow data list`, or hf:NAME.",
             show_default=False,
         ),
     ],
