@@ -8,7 +8,7 @@ token embeddings, and `network` itself. `reads` lists which of the two a cost ne
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -237,7 +237,7 @@ class Embedding(_InEmbeddingSpace):
 class TokenMatrix(Cost):
     """s(a, b) = `rows[a][b]`, a custom table; plain numbers, so that it can be stored with the flow."""
 
-    rows: tuple[tuple[float, ...], ...]
+    rows: tuple[tuple[float, ...], ...] = field(metadata={"typed": "FILE"})  # cost=token_matrix:FILE
 
     def __post_init__(self) -> None:
         size = len(self.rows)

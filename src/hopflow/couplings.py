@@ -4,7 +4,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int
@@ -271,7 +271,7 @@ class Rectified(Coupling):
     total, so that they have no coupled bound.
     """
 
-    store: str
+    store: str = field(metadata={"typed": "STORE"})  # coupling=rectified:STORE
     fresh: float = 0.0
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from torch import Tensor
 
-from ..costs import SequenceCost, TokenMatrix
+from ..costs import SequenceCost
 from ..couplings import Coupling
 from ..objectives import Objective
 from ..predictions import Prediction
@@ -65,12 +65,8 @@ def _needed(kind: type[Any]) -> list[str]:
 
 
 def _after_colon(kind: type[Any]) -> str | None:
-    """What must follow the colon of a component's name: a folder or file, in capitals."""
-    if kind is TokenMatrix:
-        return "FILE"
-    needed = _needed(kind)
-    types = {f.name: f.type for f in fields(kind)}
-    return needed[0].upper() if len(needed) == 1 and types[needed[0]] is str else None
+    """What must follow the colon of a component's name: a folder or file, in capitals, as its field declares it."""
+    return next((f.metadata["typed"] for f in fields(kind) if "typed" in f.metadata), None)
 
 
 def word(kind: type[Any]) -> str:
