@@ -329,9 +329,26 @@ def test_a_tokenizer_gets_the_tokens_that_only_the_network_has(tmp_path, tiny_to
     assert found.decode([2, 8]) == "owl [PAD]"
 
 
+@pytest.mark.parametrize("layout", ["sedd", "flow_matching"])
+def test_a_mask_of_the_tokenizer_is_a_data_token_where_the_project_adds_its_own(tmp_path, layout):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(tokenizer_json(("the", "red", "[MASK]", "owl", "a", "grey", "ram", "[UNK]"))))
+    weights = made_weights(layout, ROWS)
+    run = imported(tmp_path, layout, weights, tokenizer=str(file))
+    assert run.flow.vocab == hf.Vocab(TOKENS, 1)
+    xt = states(ROWS)
+    theirs = outputs(layout, weights, HEADS, xt, time_input(layout, T))[..., :TOKENS]
+    assert (run.model(xt, T) - theirs).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
-    [("model_length", 0, "length must be ≥ 1"), ("n_heads", -2, "heads must be ≥ 1"), ("p_uniform", 2, "uniform must")],
+    [
+        ("model_length", 0, "length must be ≥ 1"),
+        ("model_length", 10**12, "length must be ≥ 1 and ≤ 1048576"),
+        ("n_heads", -2, "heads must be ≥ 1"),
+        ("p_uniform", 2, "uniform must"),
+    ],
 )
 def test_a_config_with_impossible_numbers_is_refused(tmp_path, key, value, message):
     save_file(made_weights("gidd", ROWS), tmp_path / "model.safetensors")

@@ -48,6 +48,8 @@ class Layout:
     """One matrix for queries, keys and values, or one for each."""
     buffers: tuple[str, ...] = ("rotary_emb.inv_freq",)
     """Constants that may be stored; they are checked, not kept."""
+    mask_named: bool = True
+    """Whether a mask that the tokenizer names is that of the network; otherwise it is the row after its tokens."""
     time_optional: bool = False
     """Whether the project also trains networks whose time input is always 0; it is then the default."""
 
@@ -87,7 +89,14 @@ LAYOUTS = {
     for layout in (
         Layout("mdlm", "kuleshov-group/mdlm", TotalNoise(1e-3), Carry(), ("mask",), time_optional=True),
         Layout("duo", "s-sahoo/duo", TotalNoise(1e-3), Evidence(), ("uniform",)),
-        Layout("sedd", "louaaron/Score-Entropy-Discrete-Diffusion", TotalNoise(1e-3), Carry(), ("mask",)),
+        Layout(
+            "sedd",
+            "louaaron/Score-Entropy-Discrete-Diffusion",
+            TotalNoise(1e-3),
+            Carry(),
+            ("mask",),
+            mask_named=False,
+        ),
         Layout(
             "flow_matching",
             "facebookresearch/flow_matching, examples/text",
@@ -97,6 +106,7 @@ LAYOUTS = {
             embedding="vocab_embed.weight",
             clock="time_embedding.mlp",
             qkv=("qw", "kw", "vw"),
+            mask_named=False,
         ),
         Layout(
             "gidd",
