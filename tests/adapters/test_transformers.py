@@ -72,6 +72,14 @@ def test_a_folder_that_the_model_saves_is_read_by_hopflow_and_by_auto_model(save
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), network.parameters(), strict=True))
 
 
+def test_the_names_of_labels_are_saved_again(tmp_path):
+    flow = FLOWS["mask"]
+    network = hf.Transformer(flow.vocab, hf.Size(layers=1, width=8, heads=2), labels=2)
+    hf.save_pretrained(tmp_path / "saved", network, flow, label_names=("short", "long"))
+    AutoModel.from_pretrained(tmp_path / "saved").save_pretrained(tmp_path / "again")
+    assert hf.from_pretrained(tmp_path / "again").label_names == ("short", "long")
+
+
 @pytest.mark.parametrize("options", [{}, {"eta": 1.0, "temperature": 0.5}, {"sampler": hf.Euler(3, hf.CosineGrid())}])
 def test_samples_equal_those_of_hopflow_with_the_same_seed(saved, options):
     folder, flow, network = saved

@@ -112,7 +112,9 @@ class HopflowModel(PreTrainedModel):
         if unknown := [name for name in ("push_to_hub", "state_dict", "variant") if options.get(name)]:
             raise ValueError(f"{unknown[0]} cannot be passed for a network of hopflow: save it without.")
         recipe = getattr(self.config, "recipe", None)
-        save_pretrained(Path(folder), self.network, self.flow, tokenizer=self._saved_tokenizer, recipe=recipe)
+        names = getattr(self.config, "label_names", None) or ()
+        tokenizer = self._saved_tokenizer
+        save_pretrained(Path(folder), self.network, self.flow, tokenizer=tokenizer, recipe=recipe, label_names=names)
 
     @property
     def tokenizer(self) -> TextTokenizer:
