@@ -136,6 +136,7 @@ def test_multiple_choice_rolling_and_generation_tasks_run_in_the_harness(folder,
     [
         ({"draws": 1}, "draws must be an integer ≥ 2, got 1"),
         ({"bound": "tight"}, "bound must be auto or one of b0"),
+        ({"batch_size": 0}, "batch_size must be an integer ≥ 1, got 0"),
         ({"batch_size": "many"}, "batch_size must be auto or an integer ≥ 1, got 'many'"),
         ({"max_length": 1}, "max_length must be an integer ≥ 2, got 1"),
     ],

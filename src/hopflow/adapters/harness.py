@@ -217,7 +217,7 @@ def _known(error: float) -> float | None:
 
 def _batch(asked: int | str | None) -> int | None:
     """Sequences per network call; None for `auto`, which suits the device."""
-    text = str(asked or "auto")
+    text = "auto" if asked is None else str(asked)
     if text.startswith("auto"):
         return None
     if not text.isdecimal():
