@@ -11,7 +11,7 @@ from pages import blocks, read
 
 import hopflow as hf
 from hopflow import exact
-from hopflow.data.tokenizers import Characters
+from hopflow.data.tokenizers import Bytes, Characters
 from hopflow.exact import Oracle
 
 pytest.importorskip("lm_eval")
@@ -92,6 +92,30 @@ def test_generation_continues_the_context_and_stops_before_the_first_stop_string
     assert len(text) == 6
     cut = lm.generate_until([request("ab", {"max_gen_toks": 6, "until": [text[2]]})])
     assert cut == [text[: text.index(text[2])]]
+
+
+def test_repeated_requests_with_do_sample_get_different_samples_of_temperature_one(folder):
+    lm = HopflowLM(folder, device="cpu", max_length=12)
+
+    def texts(**options) -> list[str]:
+        return lm.generate_until([request("ab", {"max_gen_toks": 8, **options})] * 4)
+
+    sampled = texts(do_sample=True)
+    assert len(set(sampled)) > 1
+    assert sampled == texts(do_sample=True, temperature=1.0)
+    assert len(set(texts())) == 1
+    assert len(set(texts(do_sample=True, temperature=0.0))) == 1
+
+
+def test_a_context_of_blanks_is_the_start_of_a_text(tmp_path):
+    tokenizer = Bytes(ends=True)
+    vocab = hf.Vocab(tokenizer.size, masks=1)
+    network = hf.Transformer(vocab, SMALL, time=False)
+    torch.nn.init.normal_(network.head.weight)
+    hf.save_pretrained(tmp_path / "run", network, hf.Flow(hf.Mask(vocab)), tokenizer=tokenizer)
+    lm = HopflowLM(tmp_path / "run", device="cpu")
+    assert lm.eot_token_id is not None
+    assert lm.loglikelihood([request(" ", "a")]) == lm.loglikelihood([request("", " a")])
 
 
 def test_multiple_choice_rolling_and_generation_tasks_run_in_the_harness(folder, tmp_path, monkeypatch):
