@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import toys
 from pages import blocks, read
 
 import hopflow as hf
@@ -28,8 +29,7 @@ def folder(tmp_path):
     """A saved network on three letters, from one mask and without time, so that everything can be enumerated."""
     torch.manual_seed(0)
     vocab = hf.Vocab(3, masks=1)
-    network = hf.Transformer(vocab, SMALL, time=False)
-    torch.nn.init.normal_(network.head.weight)
+    network = toys.awake(hf.Transformer(vocab, SMALL, time=False))
     recipe = {"length": LENGTH}
     return hf.save_pretrained(tmp_path / "run", network, hf.Flow(hf.Mask(vocab)), tokenizer=LETTERS, recipe=recipe)
 
@@ -110,8 +110,7 @@ def test_repeated_requests_with_do_sample_get_different_samples_of_temperature_o
 def test_a_context_of_blanks_is_the_start_of_a_text(tmp_path):
     tokenizer = Bytes(ends=True)
     vocab = hf.Vocab(tokenizer.size, masks=1)
-    network = hf.Transformer(vocab, SMALL, time=False)
-    torch.nn.init.normal_(network.head.weight)
+    network = toys.awake(hf.Transformer(vocab, SMALL, time=False))
     hf.save_pretrained(tmp_path / "run", network, hf.Flow(hf.Mask(vocab)), tokenizer=tokenizer)
     lm = HopflowLM(tmp_path / "run", device="cpu")
     assert lm.eot_token_id is not None

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import toys
 from hub_server import HubServer, Repository, use
 from transformers import AutoConfig, AutoModel, TextDiffusionStreamer, TextStreamer
 from transformers.generation.streamers import BaseStreamer
@@ -18,9 +19,7 @@ FLOWS = {"mask": hf.Flow(hf.Mask(VOCAB)), "uniform": hf.Flow(hf.Uniform(hf.Vocab
 
 def save(folder, flow: hf.Flow, **more):
     torch.manual_seed(0)
-    network = hf.Transformer(flow.vocab, hf.Size(layers=1, width=8, heads=2))
-    with torch.no_grad():
-        network.head.weight.normal_()
+    network = toys.awake(hf.Transformer(flow.vocab, hf.Size(layers=1, width=8, heads=2)))
     hf.save_pretrained(folder, network, flow, tokenizer=Characters("abcde"), recipe={"length": 8}, **more)
     return network.eval()
 
