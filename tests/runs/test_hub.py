@@ -162,6 +162,13 @@ def test_networks_of_the_hub_are_compared_by_their_eval_json(trained, hub, monke
     assert code == 0, err
 
 
+def test_a_saved_network_in_a_folder_called_checkpoints_is_no_checkpoint(hub, saved, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    folder = saved.rename(tmp_path / "checkpoints" / "best")
+    pushed = hf.from_pretrained(folder).push_to_hub(NAME)
+    assert same(hf.from_pretrained(pushed).model, network())
+
+
 def test_rows_of_evaluate_can_be_passed(hub, saved):
     hf.from_pretrained(saved).push_to_hub(NAME, evaluation=[row("bk", 3.5, 3, "x", exact=True)])
     card = list(hub.repositories[NAME].commits.values())[-1]["README.md"].decode()
