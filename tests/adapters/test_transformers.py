@@ -100,6 +100,13 @@ def test_masks_and_holes_in_a_prompt_are_filled(tmp_path):
     assert torch.equal(drawn, expected)
 
 
+def test_a_prompt_without_tokens_is_a_prompt(tmp_path):
+    save(tmp_path / "saved", FLOWS["mask"])
+    model = AutoModel.from_pretrained(tmp_path / "saved")
+    drawn = model.generate(torch.zeros(2, 0, dtype=torch.int64), max_new_tokens=8, steps=4)
+    assert torch.equal(drawn, model.generate(n=2, length=8, steps=4))
+
+
 @pytest.mark.parametrize("recorder", [Recorder, DraftRecorder])
 def test_a_streamer_gets_the_prompt_and_then_every_token_once_and_in_order(saved, recorder):
     folder, _, _ = saved

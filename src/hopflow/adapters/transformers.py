@@ -175,8 +175,9 @@ class HopflowModel(PreTrainedModel):
         self.flow.vocab.check_ids(input_ids, "(B, P)")
         if not isinstance(more, int) or more < 0:
             raise ValueError(f"max_new_tokens must be an integer ≥ 0, got {more!r}.")
-        if int(input_ids.max()) >= self.flow.vocab.size:
-            raise ValueError(f"token id {int(input_ids.max())} is out of range: {self.flow.vocab} has no such token.")
+        largest = int(input_ids.max()) if input_ids.numel() else 0
+        if largest >= self.flow.vocab.size:
+            raise ValueError(f"token id {largest} is out of range: {self.flow.vocab} has no such token.")
         known = torch.where(input_ids < self.flow.vocab.data, input_ids, HOLE)
         return torch.cat([known, known.new_full((len(known), more), HOLE)], 1)
 
