@@ -460,6 +460,10 @@ BAD = {
         lambda: change("mdlm", "rotary_emb.inv_freq", torch.tensor([1.0, 0.5, 0.2, 0.1])),
         "does not have the values of a rotary embedding",
     ),
+    "a scaled slow rotation": (
+        lambda: change("mdlm", "rotary_emb.inv_freq", torch.tensor([1.0, 0.1, 0.01, 0.0005])),
+        "does not have the values of a rotary embedding",
+    ),
     "another layout": (lambda: made_weights("flow_matching", ROWS), "it has no vocab_embed.embedding"),
     "one network twice": (
         lambda: {f"{p}{k}": v.clone() for p in ("", "_orig_mod.") for k, v in made_weights("mdlm", ROWS).items()},
