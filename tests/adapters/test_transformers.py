@@ -156,6 +156,11 @@ def test_dtype_and_device_are_those_asked_for(tmp_path):
     assert sum(p.numel() for p in meta.parameters()) == sum(p.numel() for p in model.parameters())
 
 
+def test_a_folder_has_no_revisions(tmp_path):
+    save(tmp_path / "saved", FLOWS["mask"])
+    assert AutoModel.from_pretrained(str(tmp_path / "saved"), revision="main").origin is None
+
+
 def test_a_run_of_an_earlier_format_is_loaded_by_the_class_itself(tmp_path):
     folder = tmp_path / "saved"
     save(folder, FLOWS["mask"])

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..flow import Flow
 from ..models.model import Model
 from ..network.network import device_of, is_autoregressive, time_dtype
-from ..runs import config_file
+from ..runs import config_file, hub
 from ..runs.pretrained import Pretrained, from_pretrained, save_pretrained
 from ..runs.storage import from_plain
 from ..sampling.generate import generate, infill
@@ -95,7 +95,7 @@ class HopflowModel(PreTrainedModel):
         if arguments or (unknown := sorted(options.keys() - {*LOADED, *IGNORED})):
             shown = "positional arguments" if arguments else ", ".join(unknown)
             raise ValueError(f"{shown} cannot be passed for a network of hopflow; allowed are {', '.join(LOADED[1:])}")
-        if options.get("revision") and isinstance(name, str) and "@" not in name:
+        if options.get("revision") and isinstance(name, str) and "@" not in name and hub.named(name):  # no folder
             name = f"{name}@{options['revision']}"
         device, dtype = _device(options.get("device_map")), _dtype(options.get("dtype", options.get("torch_dtype")))
         saved = from_pretrained(name, device=device, offline=bool(options.get("local_files_only")))
