@@ -192,6 +192,8 @@ def test_auto_model_loads_a_network_of_the_hub_at_a_revision(tmp_path, monkeypat
     ("call", "message"),
     [
         (lambda m: m.generate(n=2, streamer=Recorder()), "a streamer takes one sequence, got 2"),
+        (lambda m: m.generate(n=0), "n must be an integer ≥ 1, got 0"),
+        (lambda m: m.generate(length=-1), "length must be an integer ≥ 1, got -1"),
         (lambda m: m.generate(torch.tensor([[0]]), n=2), "either input_ids or n and length"),
         (lambda m: m.generate(torch.tensor([[0]]), max_new_tokens=-1), "max_new_tokens must be an integer ≥ 0"),
         (lambda m: m.generate(torch.tensor([[6]]), max_new_tokens=1), "token id 6 is out of range"),

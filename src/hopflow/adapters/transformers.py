@@ -156,9 +156,12 @@ class HopflowModel(PreTrainedModel):
         if self.flow is None:
             raise ValueError("an autoregressive network has no flow to sample with: use `hopflow sample`.")
         if input_ids is None:
-            length = length or (getattr(self.config, "recipe", None) or {}).get("length")
+            length = (getattr(self.config, "recipe", None) or {}).get("length") if length is None else length
             if length is None:
                 raise ValueError("the training length was not saved: pass length=, or input_ids and max_new_tokens=.")
+            for setting, value in (("n", n), ("length", length)):
+                if not isinstance(value, int) or value < 1:
+                    raise ValueError(f"{setting} must be an integer ≥ 1, got {value!r}.")
             prompts = torch.full((n, length), HOLE)
         else:
             if n != 1 or length is not None:
