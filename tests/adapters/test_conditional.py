@@ -112,9 +112,13 @@ def test_the_bound_is_chosen_by_what_is_tight_for_a_perfect_network():
     assert tightest_bound(hf.Flow(uniform, prediction=hf.Plain())) == "br"
 
 
-def test_wrong_names_and_position_specific_schedules_are_refused():
+def test_wrong_names_and_flows_whose_positions_differ_are_refused():
     with pytest.raises(ValueError, match="bound must be auto or one of b0, b1, bk, bn, br, got 'b7'"):
         ConditionalBound("b7")
     full = toys.oracle("mask", schedule=hf.Positional((hf.Linear(), hf.Cosine())))
     with pytest.raises(ValueError, match="one schedule for all positions"):
         ConditionalBound("b0")(full.model, full.flow, torch.tensor([0]), torch.tensor([1]))
+    rows = torch.tensor([[0, 1], [1, 0], [1, 2]])
+    flow = hf.Flow(hf.PositionFrequencies.of(hf.Vocab(3), rows, smoothing=1.0))
+    with pytest.raises(ValueError, match="one p0 for all positions, got PositionFrequencies"):
+        ConditionalBound("b0")(full.model, flow, torch.tensor([0]), torch.tensor([1]))

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import toys
 from pages import blocks, read
 
 import hopflow as hf
 from hopflow import exact
-from hopflow.data.tokenizers import Characters
+from hopflow.data.tokenizers import Bytes, Characters
 from hopflow.exact import Oracle
 
 pytest.importorskip("lm_eval")
@@ -28,8 +29,7 @@ def folder(tmp_path):
     """A saved network on three letters, from one mask and without time, so that everything can be enumerated."""
     torch.manual_seed(0)
     vocab = hf.Vocab(3, masks=1)
-    network = hf.Transformer(vocab, SMALL, time=False)
-    torch.nn.init.normal_(network.head.weight)
+    network = toys.awake(hf.Transformer(vocab, SMALL, time=False))
     recipe = {"length": LENGTH}
     return hf.save_pretrained(tmp_path / "run", network, hf.Flow(hf.Mask(vocab)), tokenizer=LETTERS, recipe=recipe)
 
@@ -94,6 +94,29 @@ def test_generation_continues_the_context_and_stops_before_the_first_stop_string
     assert cut == [text[: text.index(text[2])]]
 
 
+def test_repeated_requests_with_do_sample_get_different_samples_of_temperature_one(folder):
+    lm = HopflowLM(folder, device="cpu", max_length=12)
+
+    def texts(**options) -> list[str]:
+        return lm.generate_until([request("ab", {"max_gen_toks": 8, **options})] * 4)
+
+    sampled = texts(do_sample=True)
+    assert len(set(sampled)) > 1
+    assert sampled == texts(do_sample=True, temperature=1.0)
+    assert len(set(texts())) == 1
+    assert len(set(texts(do_sample=True, temperature=0.0))) == 1
+
+
+def test_a_context_of_blanks_is_the_start_of_a_text(tmp_path):
+    tokenizer = Bytes(ends=True)
+    vocab = hf.Vocab(tokenizer.size, masks=1)
+    network = toys.awake(hf.Transformer(vocab, SMALL, time=False))
+    hf.save_pretrained(tmp_path / "run", network, hf.Flow(hf.Mask(vocab)), tokenizer=tokenizer)
+    lm = HopflowLM(tmp_path / "run", device="cpu")
+    assert lm.eot_token_id is not None
+    assert lm.loglikelihood([request(" ", "a")]) == lm.loglikelihood([request("", " a")])
+
+
 def test_multiple_choice_rolling_and_generation_tasks_run_in_the_harness(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -136,6 +159,7 @@ def test_multiple_choice_rolling_and_generation_tasks_run_in_the_harness(folder,
     [
         ({"draws": 1}, "draws must be an integer ≥ 2, got 1"),
         ({"bound": "tight"}, "bound must be auto or one of b0"),
+        ({"batch_size": 0}, "batch_size must be an integer ≥ 1, got 0"),
         ({"batch_size": "many"}, "batch_size must be auto or an integer ≥ 1, got 'many'"),
         ({"max_length": 1}, "max_length must be an integer ≥ 2, got 1"),
     ],

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy
 import pytest
@@ -18,7 +19,7 @@ from safetensors.torch import save_file
 
 import hopflow as hf
 from hopflow import exact
-from hopflow.adapters import unpickle_tensors
+from hopflow.adapters import tensor_files, unpickle_tensors
 from hopflow.adapters.dit_weights import NetworkWeights
 from hopflow.adapters.import_weights import ImportOptions, import_weights
 from hopflow.adapters.layouts import LAYOUTS
@@ -26,6 +27,7 @@ from hopflow.adapters.tensor_files import PROGRAM, StoredTensors, read_tensors
 from hopflow.cli.import_weights import LAYOUTS as LISTED
 from hopflow.models.dit import EXAMPLES, DiT, TimeInput
 from hopflow.runs.storage import from_plain, to_plain
+from hopflow.system.child_process import PythonProcess
 
 ROWS, HEADS, TOKENS = 9, 2, 8
 """Rows of an embedding with a mask, for eight tokens; a uniform source has no mask."""
@@ -329,9 +331,26 @@ def test_a_tokenizer_gets_the_tokens_that_only_the_network_has(tmp_path, tiny_to
     assert found.decode([2, 8]) == "owl [PAD]"
 
 
+@pytest.mark.parametrize("layout", ["sedd", "flow_matching"])
+def test_a_mask_of_the_tokenizer_is_a_data_token_where_the_project_adds_its_own(tmp_path, layout):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(tokenizer_json(("the", "red", "[MASK]", "owl", "a", "grey", "ram", "[UNK]"))))
+    weights = made_weights(layout, ROWS)
+    run = imported(tmp_path, layout, weights, tokenizer=str(file))
+    assert run.flow.vocab == hf.Vocab(TOKENS, 1)
+    xt = states(ROWS)
+    theirs = outputs(layout, weights, HEADS, xt, time_input(layout, T))[..., :TOKENS]
+    assert (run.model(xt, T) - theirs).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
-    [("model_length", 0, "length must be ≥ 1"), ("n_heads", -2, "heads must be ≥ 1"), ("p_uniform", 2, "uniform must")],
+    [
+        ("model_length", 0, "length must be ≥ 1"),
+        ("model_length", 10**12, "length must be ≥ 1 and ≤ 1048576"),
+        ("n_heads", -2, "heads must be ≥ 1"),
+        ("p_uniform", 2, "uniform must"),
+    ],
 )
 def test_a_config_with_impossible_numbers_is_refused(tmp_path, key, value, message):
     save_file(made_weights("gidd", ROWS), tmp_path / "model.safetensors")
@@ -441,7 +460,19 @@ BAD = {
         lambda: change("mdlm", "rotary_emb.inv_freq", torch.tensor([1.0, 0.5, 0.2, 0.1])),
         "does not have the values of a rotary embedding",
     ),
+    "a scaled slow rotation": (
+        lambda: change("mdlm", "rotary_emb.inv_freq", torch.tensor([1.0, 0.1, 0.01, 0.0005])),
+        "does not have the values of a rotary embedding",
+    ),
     "another layout": (lambda: made_weights("flow_matching", ROWS), "it has no vocab_embed.embedding"),
+    "one network twice": (
+        lambda: {f"{p}{k}": v.clone() for p in ("", "_orig_mod.") for k, v in made_weights("mdlm", ROWS).items()},
+        "names that differ only in _orig_mod.",
+    ),
+    "a name of two lines": (
+        lambda: change("mdlm", "blocks.1.a\nhopflow: all is well", torch.ones(2)),
+        "unexpected blocks.1.a⏎hopflow: all is well",
+    ),
     "two networks": (
         lambda: {f"{p}.{k}": v.clone() for p in "ab" for k, v in made_weights("mdlm", ROWS).items()},
         "it has 2 networks",
@@ -492,6 +523,31 @@ def test_a_damaged_file_of_any_kind_is_refused(tmp_path, monkeypatch, hopflow):
     refused(hopflow, "is damaged, truncated or not a file of torch.save", "mdlm", "cut.ckpt")
     for name in ("cut.safetensors", "text.pt", "huge.safetensors", "empty.pt"):
         refused(hopflow, "neither a complete safetensors file nor a file of torch.save", "mdlm", name)
+
+
+def test_an_archive_with_compressed_parts_is_refused(tmp_path, monkeypatch, hopflow):
+    monkeypatch.chdir(tmp_path)
+    torch.save(checkpoint(made_weights("mdlm", ROWS)), "made.ckpt")
+    with ZipFile("made.ckpt") as made, ZipFile("packed.ckpt", "w", ZIP_DEFLATED) as packed:
+        for name in made.namelist():
+            packed.writestr(name, made.read(name))
+    refused(hopflow, "its parts are compressed", "mdlm", "packed.ckpt", "tokenizer=none")
+
+
+@pytest.mark.parametrize("steps", [-5, 10**30])
+def test_an_impossible_number_of_steps_is_left_out(tmp_path, steps):
+    torch.save({"state_dict": made_weights("mdlm", ROWS), "global_step": steps}, tmp_path / "made.ckpt")
+    import_weights("mdlm", tmp_path / "made.ckpt", out=tmp_path / "run", options=options("mdlm"))
+    assert hf.from_pretrained(tmp_path / "run").folder.name == "step-000000000"
+
+
+def test_a_file_is_read_if_python_has_no_bytecode_of_its_modules_yet(tmp_path, monkeypatch):
+    def start(*arguments, **more):
+        return PythonProcess("-X", f"pycache_prefix={tmp_path / 'bytecode'}", *arguments, **more)
+
+    monkeypatch.setattr(tensor_files, "PythonProcess", start)
+    torch.save({"state_dict": {"a": torch.ones(2)}}, tmp_path / "a.pt")
+    assert read_tensors(tmp_path / "a.pt", "").tensors["a"].tolist() == [1.0, 1.0]
 
 
 def test_a_checkpoint_that_needs_more_memory_than_its_size_is_refused(tmp_path, monkeypatch, hopflow):
@@ -572,11 +628,13 @@ def test_an_existing_folder_is_left_alone(tmp_path, monkeypatch, hopflow):
         "import os; os.system('true')",
         "import subprocess; subprocess.run(['true'])",
         "open('new', 'w')",
+        "import os; open(os.getcwd() + '/allowed/../new', 'w')",
+        "import os; os.open('kept', os.O_RDONLY | os.O_TRUNC)",
         "import os; os.remove('kept')",
     ],
 )
 def test_the_process_that_reads_pickles_ends_when_it_is_misused(tmp_path, code):
-    (tmp_path / "kept").touch()
+    (tmp_path / "kept").write_text("kept")
     allowed = tmp_path / "allowed"
     allowed.mkdir()
     start = f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r}); import unpickle_tensors as u"
@@ -587,5 +645,5 @@ def test_the_process_that_reads_pickles_ends_when_it_is_misused(tmp_path, code):
     )
     assert found.returncode == 3, found.stderr
     assert found.stderr.startswith("refused: ")
-    assert (tmp_path / "kept").exists()
+    assert (tmp_path / "kept").read_text() == "kept"
     assert not (tmp_path / "new").exists()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import toys
 from hub_server import HubServer, Repository, use
 from transformers import AutoConfig, AutoModel, TextDiffusionStreamer, TextStreamer
 from transformers.generation.streamers import BaseStreamer
@@ -18,9 +19,7 @@ FLOWS = {"mask": hf.Flow(hf.Mask(VOCAB)), "uniform": hf.Flow(hf.Uniform(hf.Vocab
 
 def save(folder, flow: hf.Flow, **more):
     torch.manual_seed(0)
-    network = hf.Transformer(flow.vocab, hf.Size(layers=1, width=8, heads=2))
-    with torch.no_grad():
-        network.head.weight.normal_()
+    network = toys.awake(hf.Transformer(flow.vocab, hf.Size(layers=1, width=8, heads=2)))
     hf.save_pretrained(folder, network, flow, tokenizer=Characters("abcde"), recipe={"length": 8}, **more)
     return network.eval()
 
@@ -72,6 +71,14 @@ def test_a_folder_that_the_model_saves_is_read_by_hopflow_and_by_auto_model(save
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), network.parameters(), strict=True))
 
 
+def test_the_names_of_labels_are_saved_again(tmp_path):
+    flow = FLOWS["mask"]
+    network = hf.Transformer(flow.vocab, hf.Size(layers=1, width=8, heads=2), labels=2)
+    hf.save_pretrained(tmp_path / "saved", network, flow, label_names=("short", "long"))
+    AutoModel.from_pretrained(tmp_path / "saved").save_pretrained(tmp_path / "again")
+    assert hf.from_pretrained(tmp_path / "again").label_names == ("short", "long")
+
+
 @pytest.mark.parametrize("options", [{}, {"eta": 1.0, "temperature": 0.5}, {"sampler": hf.Euler(3, hf.CosineGrid())}])
 def test_samples_equal_those_of_hopflow_with_the_same_seed(saved, options):
     folder, flow, network = saved
@@ -91,6 +98,13 @@ def test_masks_and_holes_in_a_prompt_are_filled(tmp_path):
     drawn = model.generate(torch.tensor([[1, 5, -1, 2]]), steps=4)
     expected = hf.infill(network, FLOWS["mask"], torch.tensor([[1, -1, -1, 2]]), steps=4).tokens
     assert torch.equal(drawn, expected)
+
+
+def test_a_prompt_without_tokens_is_a_prompt(tmp_path):
+    save(tmp_path / "saved", FLOWS["mask"])
+    model = AutoModel.from_pretrained(tmp_path / "saved")
+    drawn = model.generate(torch.zeros(2, 0, dtype=torch.int64), max_new_tokens=8, steps=4)
+    assert torch.equal(drawn, model.generate(n=2, length=8, steps=4))
 
 
 @pytest.mark.parametrize("recorder", [Recorder, DraftRecorder])
@@ -142,6 +156,11 @@ def test_dtype_and_device_are_those_asked_for(tmp_path):
     assert sum(p.numel() for p in meta.parameters()) == sum(p.numel() for p in model.parameters())
 
 
+def test_a_folder_has_no_revisions(tmp_path):
+    save(tmp_path / "saved", FLOWS["mask"])
+    assert AutoModel.from_pretrained(str(tmp_path / "saved"), revision="main").origin is None
+
+
 def test_a_run_of_an_earlier_format_is_loaded_by_the_class_itself(tmp_path):
     folder = tmp_path / "saved"
     save(folder, FLOWS["mask"])
@@ -173,6 +192,8 @@ def test_auto_model_loads_a_network_of_the_hub_at_a_revision(tmp_path, monkeypat
     ("call", "message"),
     [
         (lambda m: m.generate(n=2, streamer=Recorder()), "a streamer takes one sequence, got 2"),
+        (lambda m: m.generate(n=0), "n must be an integer ≥ 1, got 0"),
+        (lambda m: m.generate(length=-1), "length must be an integer ≥ 1, got -1"),
         (lambda m: m.generate(torch.tensor([[0]]), n=2), "either input_ids or n and length"),
         (lambda m: m.generate(torch.tensor([[0]]), max_new_tokens=-1), "max_new_tokens must be an integer ≥ 0"),
         (lambda m: m.generate(torch.tensor([[6]]), max_new_tokens=1), "token id 6 is out of range"),

@@ -17,6 +17,7 @@ from hopflow import cli
 from hopflow.data.tokenizers import Characters
 from hopflow.evaluation import record
 from hopflow.evaluation.rows import Row
+from hopflow.runs.hub import hub_errors
 from hopflow.runs.weights import DamagedFile
 
 VOCAB = hf.Vocab(5, masks=1)
@@ -159,6 +160,13 @@ def test_networks_of_the_hub_are_compared_by_their_eval_json(trained, hub, monke
     assert "4.5" in out
     code, out, err = run(monkeypatch, capsys, "compare", f"hub:{NAME}", str(trained.path), "--offline")
     assert code == 0, err
+
+
+def test_a_saved_network_in_a_folder_called_checkpoints_is_no_checkpoint(hub, saved, tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    folder = saved.rename(tmp_path / "checkpoints" / "best")
+    pushed = hf.from_pretrained(folder).push_to_hub(NAME)
+    assert same(hf.from_pretrained(pushed).model, network())
 
 
 def test_rows_of_evaluate_can_be_passed(hub, saved):
@@ -348,6 +356,16 @@ def test_a_push_without_a_valid_token_says_so_and_shows_no_token(hub, saved, mon
     assert wrong in hub.tokens
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["Illegal header value b'Bearer hf_secret\\x01'", "Bearer secret", "url: /a/b?X-Amz-Signature=secret (timed out)"],
+)
+def test_a_message_of_the_transport_shows_no_token_and_no_signature(text):
+    with pytest.raises(OSError, match="could not be transferred: ") as error, hub_errors(NAME):
+        raise RuntimeError(text)
+    assert "secret" not in str(error.value)
+
+
 def test_commands_take_a_network_of_the_hub_and_show_its_commit(published, monkeypatch, capsys):
     (commit,) = published.repositories[NAME].commits
     code, out, err = run(monkeypatch, capsys, "sample", f"hub:{NAME}", "n=2", "steps=2", "length=4", "threads=1")
@@ -366,6 +384,7 @@ def test_commands_take_a_network_of_the_hub_and_show_its_commit(published, monke
         (["sample", "hub:ada/none"], 2, "there is no network hub:ada/none"),
         (["sample", "hub:ada"], 2, "type hub:user/name"),
         (["sample", "hub:ada/toy@../../x"], 2, "type hub:user/name"),
+        (["sample", "hub:ada/toy@/etc/passwd"], 2, "type hub:user/name"),
         (["sample", "hub:ada/toy", "--offline"], 3, "not in the hub's cache"),
         (["eval", "hub:ada/none"], 2, "there is no network"),
         (["compare", "hub:ada/none", "hub:ada/toy"], 2, "there is no network"),

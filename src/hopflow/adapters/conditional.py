@@ -125,6 +125,8 @@ class ConditionalBound:
     ) -> Estimate:
         if not flow.schedule.shared:
             raise ValueError("a conditional bound needs one schedule for all positions, got a position-specific one.")
+        if not flow.source.shared:
+            raise ValueError(f"a conditional bound needs one p0 for all positions, got {flow.source}.")
         device, prompt = device_of(model), torch.cat([context, torch.full_like(continuation, HOLE)])
         network, x1 = condition(model, prompt), continuation[None].to(device)
         common: dict[str, Any] = {"seed": self.seed, "batch": self.batch, "precision": self.precision}

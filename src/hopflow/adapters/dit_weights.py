@@ -176,6 +176,8 @@ def network_part(layout: Layout, stored: StoredTensors) -> tuple[dict[str, Tenso
     """
     known = {name: value for name, value in stored.tensors.items() if not OTHER_PARTS & set(name.split("."))}
     named = {name.replace(COMPILED, ""): value for name, value in known.items()}
+    if len(named) < len(known):
+        raise ValueError(f"{stored.file} has names that differ only in {COMPILED}: save one network alone")
     prefixes = [name.removesuffix(layout.embedding) for name in named if f".{name}".endswith(f".{layout.embedding}")]
     if len(prefixes) != 1:
         what = f"{len(prefixes)} networks" if prefixes else f"no {layout.embedding}"

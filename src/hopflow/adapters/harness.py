@@ -5,7 +5,8 @@ Install the harness with `pip install 'hopflow[harness]'`. `python -m hopflow.ad
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,8 @@ class HopflowLM(TemplateLM):  # type: ignore[misc]
         for context, continuation in (request.args for request in requests):
             before, tokens = self._start, self.tok_encode(continuation)
             if context:
-                before, tokens = self._encode_pair(context, continuation)
-            found.append(self._score(before, tokens, "loglikelihood", (context, continuation)))
+                before, tokens = self._encode_pair(context, continuation)  # blanks at the end of a context move
+            found.append(self._score(before or self._start, tokens, "loglikelihood", (context, continuation)))
         self._write()
         return found
 
@@ -126,15 +127,20 @@ class HopflowLM(TemplateLM):  # type: ignore[misc]
         return found
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Fill the tokens after each context, and cut the text at the first of the strings `until`."""
-        found = []
+        """Fill the tokens after each context, and cut the text at the first of the strings `until`.
+
+        With `do_sample`, a context that is repeated gets the next seed each time.
+        """
+        found, repeats = [], Counter[str]()
         for context, options in (request.args for request in requests):
             longest = min(GENERATED, self.max_length // 2)
             count = _positive("max_gen_toks", options.get("max_gen_toks", longest))
             count = min(count, self.max_length)
             before = self.tok_encode(context) if context else self._start
-            temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") else 0.0
-            filled = self._fill(_last(before, self.max_length - count), count, temperature, options.get("top_p"))
+            temperature = _temperature(options)
+            seed = self.bound.seed + repeats[context]
+            repeats[context] += temperature > 0
+            filled = self._fill(_last(before, self.max_length - count), count, temperature, seed, options.get("top_p"))
             until = options.get("until") or []
             text = self._text(filled, [until] if isinstance(until, str) else until)
             self.cache_hook.add_partial("generate_until", (context, options), text)
@@ -164,7 +170,7 @@ class HopflowLM(TemplateLM):  # type: ignore[misc]
         nats, greedy = 0.0, True
         for before, part in _parts(context, tokens, self.max_length):
             nats += self._nats(before, part, texts)
-            greedy = greedy and self._fill(before, len(part), temperature=0.0) == part
+            greedy = greedy and self._fill(before, len(part), 0.0, self.bound.seed) == part
         self.cache_hook.add_partial(kind, texts, (-nats, greedy))
         return -nats, greedy
 
@@ -174,10 +180,12 @@ class HopflowLM(TemplateLM):  # type: ignore[misc]
         self.rows.append({**facts, "nats": estimate.nats, "stderr": _known(estimate.draw_stderr)})
         return estimate.nats
 
-    def _fill(self, context: list[int], count: int, temperature: float, top_p: float | None = None) -> list[int]:
+    def _fill(
+        self, context: list[int], count: int, temperature: float, seed: int, top_p: float | None = None
+    ) -> list[int]:
         """The tokens after a context. The same for equal arguments: one sequence per call of `infill`."""
         prompt = torch.cat([_ids(context), torch.full((count,), HOLE)])[None]
-        options: dict[str, Any] = {"steps": self.bound.steps, "eta": self.bound.eta, "seed": self.bound.seed}
+        options: dict[str, Any] = {"steps": self.bound.steps, "eta": self.bound.eta, "seed": seed}
         options |= {"temperature": temperature, "top_p": top_p, "precision": self.bound.precision}
         return infill(self.model, self.flow, prompt, **options).tokens[0, len(context) :].tolist()
 
@@ -203,6 +211,14 @@ def _parts(context: list[int], tokens: list[int], longest: int) -> Iterator[tupl
         start = end
 
 
+def _temperature(options: Mapping[str, Any]) -> float:
+    """The temperature of a request: 0 without `do_sample`, and 1 if it names none."""
+    asked = options.get("temperature")
+    if not options.get("do_sample"):
+        return 0.0
+    return 1.0 if asked is None else float(asked)
+
+
 def _last(ids: list[int], count: int) -> list[int]:
     return ids[-count:] if count else []
 
@@ -217,7 +233,7 @@ def _known(error: float) -> float | None:
 
 def _batch(asked: int | str | None) -> int | None:
     """Sequences per network call; None for `auto`, which suits the device."""
-    text = str(asked or "auto")
+    text = "auto" if asked is None else str(asked)
     if text.startswith("auto"):
         return None
     if not text.isdecimal():

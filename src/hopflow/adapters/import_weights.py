@@ -33,6 +33,8 @@ from .token_rows import TokenRows, masked_rows, source_of, uniform_rows
 
 LENGTH = 1024
 """Tokens per sequence of the published networks, for files without it."""
+LONGEST = 1 << 20
+"""Most tokens per sequence, as on the command line."""
 NO_TOKENIZER = "none"
 NO_FLOW = (
     "in its training the share of uniform tokens in the noise changes with time, and hopflow has no such path: it was "
@@ -74,7 +76,7 @@ class ImportOptions:
             if getattr(self, name) is not None and not is_known:
                 raise ValueError(f"{name} is not a setting of the layout {layout.name}: leave it out")
         for name, is_valid, allowed in (
-            ("length", lambda value: value >= 1, "≥ 1"),
+            ("length", lambda value: 1 <= value <= LONGEST, f"≥ 1 and ≤ {LONGEST}"),
             ("heads", lambda value: value >= 1, "≥ 1"),
             ("exponent", lambda value: 0 < value < math.inf, "> 0"),
             ("uniform", lambda value: 0 <= value < 1, "≥ 0 and < 1"),
@@ -213,7 +215,7 @@ def _converted(
         raise ValueError(UNIFORM_SCORES)
     added = 0
     if source == "mask":
-        tokens = masked_rows(network.rows, tokenizer, options.mask)
+        tokens = masked_rows(network.rows, tokenizer, options.mask, named=layout.mask_named)
     else:
         before = 0 if tokenizer is None else tokenizer.size
         tokens, tokenizer = uniform_rows(network.rows, tokenizer)

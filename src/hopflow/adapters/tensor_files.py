@@ -90,8 +90,8 @@ def read_tensors(file: Path, command: str) -> StoredTensors:
 def _unpickled(file: Path, command: str) -> StoredTensors:
     """The tensors of a file of `torch.save`, copied to safetensors by a child process."""
     with tempfile.TemporaryDirectory(prefix="hopflow-") as folder:
-        child = PythonProcess(
-            *("-S", "-E", str(PROGRAM), str(file.resolve()), folder, *import_path()),
+        child = PythonProcess(  # -B: it may not write files next to modules
+            *("-S", "-E", "-B", str(PROGRAM), str(file.resolve()), folder, *import_path()),
             env={name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "PYTORCH"))}
             | {"OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,

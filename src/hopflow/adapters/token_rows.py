@@ -50,10 +50,13 @@ def source_of(rows: int, tokenizer: Tokenizer | None, allowed: tuple[SourceName,
     return "uniform" if rows <= tokenizer.size else "mask"
 
 
-def masked_rows(rows: int, tokenizer: Tokenizer | None, mask: int | None) -> TokenRows:
-    """The tokens of a network with a mask: as typed, by its name in the tokenizer, or the row after the tokenizer's."""
+def masked_rows(rows: int, tokenizer: Tokenizer | None, mask: int | None, *, named: bool) -> TokenRows:
+    """The tokens of a network with a mask: as typed, by its name in the tokenizer, or the row after the tokenizer's.
+
+    `named` is whether the tokenizer may name it.
+    """
     if mask is None:
-        mask = _mask_of(tokenizer, rows)
+        mask = _mask_of(tokenizer, rows, MASKS if named else ())
     if not 0 <= mask < rows:
         raise ValueError(f"mask must be a row of the embedding, from 0 to {rows - 1}, got {mask}")
     without = rows - 1 if mask == rows - 1 else rows
@@ -64,17 +67,18 @@ def masked_rows(rows: int, tokenizer: Tokenizer | None, mask: int | None) -> Tok
     return TokenRows(Vocab(tokens, 1), mask, padding)
 
 
-def _mask_of(tokenizer: Tokenizer | None, rows: int) -> int:
+def _mask_of(tokenizer: Tokenizer | None, rows: int, names: tuple[str, ...]) -> int:
     if tokenizer is None:
         return rows - 1
     if isinstance(tokenizer, Subwords):
-        found = [tokenizer.vocabulary[name] for name in MASKS if name in tokenizer.vocabulary]
+        found = [tokenizer.vocabulary[name] for name in names if name in tokenizer.vocabulary]
         if found:
             return found[0]
     if tokenizer.size >= rows:
+        unnamed = f", and none is called {' or '.join(names[:2])}" if names else ""
         raise ValueError(
-            f"the embedding has {rows} rows, which the tokenizer's {tokenizer.size} tokens use up, and none is called "
-            f"{' or '.join(MASKS[:2])}: set the row of the mask, mask=ID, or another tokenizer="
+            f"the embedding has {rows} rows, which the tokenizer's {tokenizer.size} tokens use up{unnamed}: set the "
+            f"row of the mask, mask=ID, or another tokenizer="
         )
     return tokenizer.size
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..flow import Flow
 from ..models.model import Model
 from ..network.network import device_of, is_autoregressive, time_dtype
-from ..runs import config_file
+from ..runs import config_file, hub
 from ..runs.pretrained import Pretrained, from_pretrained, save_pretrained
 from ..runs.storage import from_plain
 from ..sampling.generate import generate, infill
@@ -95,7 +95,7 @@ class HopflowModel(PreTrainedModel):
         if arguments or (unknown := sorted(options.keys() - {*LOADED, *IGNORED})):
             shown = "positional arguments" if arguments else ", ".join(unknown)
             raise ValueError(f"{shown} cannot be passed for a network of hopflow; allowed are {', '.join(LOADED[1:])}")
-        if options.get("revision") and isinstance(name, str) and "@" not in name:
+        if options.get("revision") and isinstance(name, str) and "@" not in name and hub.named(name):  # no folder
             name = f"{name}@{options['revision']}"
         device, dtype = _device(options.get("device_map")), _dtype(options.get("dtype", options.get("torch_dtype")))
         saved = from_pretrained(name, device=device, offline=bool(options.get("local_files_only")))
@@ -112,7 +112,9 @@ class HopflowModel(PreTrainedModel):
         if unknown := [name for name in ("push_to_hub", "state_dict", "variant") if options.get(name)]:
             raise ValueError(f"{unknown[0]} cannot be passed for a network of hopflow: save it without.")
         recipe = getattr(self.config, "recipe", None)
-        save_pretrained(Path(folder), self.network, self.flow, tokenizer=self._saved_tokenizer, recipe=recipe)
+        names = getattr(self.config, "label_names", None) or ()
+        tokenizer = self._saved_tokenizer
+        save_pretrained(Path(folder), self.network, self.flow, tokenizer=tokenizer, recipe=recipe, label_names=names)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -154,9 +156,12 @@ class HopflowModel(PreTrainedModel):
         if self.flow is None:
             raise ValueError("an autoregressive network has no flow to sample with: use `hopflow sample`.")
         if input_ids is None:
-            length = length or (getattr(self.config, "recipe", None) or {}).get("length")
+            length = (getattr(self.config, "recipe", None) or {}).get("length") if length is None else length
             if length is None:
                 raise ValueError("the training length was not saved: pass length=, or input_ids and max_new_tokens=.")
+            for setting, value in (("n", n), ("length", length)):
+                if not isinstance(value, int) or value < 1:
+                    raise ValueError(f"{setting} must be an integer ≥ 1, got {value!r}.")
             prompts = torch.full((n, length), HOLE)
         else:
             if n != 1 or length is not None:
@@ -173,8 +178,9 @@ class HopflowModel(PreTrainedModel):
         self.flow.vocab.check_ids(input_ids, "(B, P)")
         if not isinstance(more, int) or more < 0:
             raise ValueError(f"max_new_tokens must be an integer ≥ 0, got {more!r}.")
-        if int(input_ids.max()) >= self.flow.vocab.size:
-            raise ValueError(f"token id {int(input_ids.max())} is out of range: {self.flow.vocab} has no such token.")
+        largest = int(input_ids.max()) if input_ids.numel() else 0
+        if largest >= self.flow.vocab.size:
+            raise ValueError(f"token id {largest} is out of range: {self.flow.vocab} has no such token.")
         known = torch.where(input_ids < self.flow.vocab.data, input_ids, HOLE)
         return torch.cat([known, known.new_full((len(known), more), HOLE)], 1)
 

@@ -25,6 +25,8 @@ SPARE = 2 << 30
 CONTAINERS = ("state_dict", "model", "model_state_dict", "module")
 """Keys under which a checkpoint stores the network; without one, the file is the state dict itself."""
 STEPS = ("global_step", "step")
+MOST_STEPS = 1 << 53
+"""Other numbers of steps are left out: they cannot be those of a training run."""
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
 """Linux's CLONE_NEWUSER and CLONE_NEWNET."""
 MOST_NAMES, LONGEST_NAME = 100_000, 300
@@ -34,6 +36,8 @@ FORBIDDEN = (
     *("ctypes.", "shutil.", "urllib.", "http.", "ftplib.", "smtplib.", "webbrowser."),
 )
 """Audit events of Python that end this process: the network, other programs, foreign code and changes of files."""
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+"""Flags of a file that is opened to be changed."""
 
 
 class Refused(Exception):
@@ -54,7 +58,7 @@ def isolate() -> None:
 
 def forbid(folder: Path) -> None:
     """End this process at any attempt to use the network, start a program, or write outside of `folder`."""
-    home = f"{folder}{os.sep}"
+    home = f"{folder.resolve()}{os.sep}"
 
     def check(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(FORBIDDEN) or (event == "open" and _writes(arguments, home)):
@@ -66,8 +70,9 @@ def forbid(folder: Path) -> None:
 
 def _writes(arguments: tuple[Any, ...], home: str) -> bool:
     path, mode, flags = arguments
-    writing = set("wax+") & set(mode) if isinstance(mode, str) else flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-    return bool(writing) and not os.fsdecode(path if isinstance(path, str | bytes) else str(path)).startswith(home)
+    writing = set("wax+") & set(mode) if isinstance(mode, str) else flags & WRITING
+    file = Path(os.fsdecode(path if isinstance(path, str | bytes) else str(path)))
+    return bool(writing) and not str(file.resolve()).startswith(home)
 
 
 def limit_memory(size: int) -> None:
@@ -89,8 +94,8 @@ def read(file: Path) -> Any:
 
     try:
         # a file of the older format cannot be mapped
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except MemoryError:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=_is_archive(file))
+    except (MemoryError, Refused):
         raise
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
@@ -100,6 +105,16 @@ def read(file: Path) -> Any:
             found = re.search(r"GLOBAL ([\w.]+)", text)
             raise Refused("objects", found[1] if found else "of a class that is not known") from None
         raise Refused("damaged", text.partition("\n")[0]) from None
+
+
+def _is_archive(file: Path) -> bool:
+    """Whether the file is a ZIP archive; one with compressed parts is refused, because they cannot be mapped."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+            raise Refused("damaged", "its parts are compressed, which torch.save never does")
+    return True
 
 
 def network_of(content: Any) -> Mapping[Any, Any]:
@@ -133,9 +148,13 @@ def copy(content: Any, folder: Path) -> None:
         raise Refused("shape", "names that are not text")
     stored = {f"{i:06}": _plain(value) for i, value in enumerate([*named.values(), *averages])}
     save_file(stored, folder / "weights.safetensors")
-    step = next((content[key] for key in STEPS if type(content.get(key)) is int), None)
+    step = next((content[key] for key in STEPS if _is_count(content.get(key))), None)
     facts = {"names": list(named), "averages": len(averages), "step": step}
     (folder / "names.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_STEPS
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,9 @@ from . import config_file
 from .weights import DamagedFile, verify
 
 PREFIX = "hub:"
-NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,200})?", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@\w[\w./-]{0,199})?", re.ASCII)
+SECRET = re.compile(r"(Bearer |hf_|\?)\S+")
+"""What the transport may put into a message: a token in a header, or the signature in a URL."""
 PICKLES = (".bin", ".ckpt", ".dill", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth")
 CODE = (".dll", ".dylib", ".exe", ".ipynb", ".py", ".pyc", ".sh", ".so", ".whl")
 EVALUATION = "eval.json"
@@ -198,7 +200,8 @@ def hub_errors(name: str) -> Iterator[None]:
     except Exception as error:  # the hub's client passes on any error of its transport
         if isinstance(error, OSError) and (error.errno is not None or PREFIX in str(error)):
             raise
-        why = harmless(str(error).partition("\n")[0][:160]) or type(error).__name__
+        text = SECRET.sub(r"\1…", str(error).partition("\n")[0])
+        why = harmless(text[:160]) or type(error).__name__
         raise OSError(
             f"{shown} could not be transferred: {why}\nnetworks that were used before are in the cache"
         ) from None

@@ -1,6 +1,7 @@
 """Upload a saved network to the Hugging Face hub: config, weights, evaluation and model card, in one commit."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from .model_card import Row, model_card
 from .weights import DamagedFile, verify
 
 CARD, RECIPE = "README.md", "recipe.json"
+STEP = re.compile(r"step-(\d+)", re.ASCII)
 NEEDED = ("set", "quantity", "value", "stderr", "n", "unit", "is_bound")
 """Keys that every row of eval.json has."""
 
@@ -83,9 +85,10 @@ def evaluation_of(folder: Path, name: str) -> dict[str, Any] | None:
 def _home(folder: Path) -> tuple[int | None, Path]:
     """The step of a checkpoint and its run; None and the folder itself for a saved network."""
     folder = folder.absolute()
-    if folder.parent.name != "checkpoints":
+    step = STEP.fullmatch(folder.name)
+    if step is None or folder.parent.name != "checkpoints":
         return None, folder
-    return int(folder.name.removeprefix("step-")), folder.parent.parent
+    return int(step[1]), folder.parent.parent
 
 
 def _recipe_hash(home: Path) -> str | None:

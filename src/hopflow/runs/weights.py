@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from ..system import bounded_json
+from ..system.safe_text import harmless
 
 LARGEST_HEADER, METADATA = 100_000_000, "__metadata__"
 """Bytes of the header of a safetensors file at most, as in the format; a key of it that is not a tensor."""
@@ -178,5 +179,6 @@ def _check_names(found: set[str], wanted: set[str], file: Path) -> None:
 
 def name_list(names: set[str]) -> str:
     """The first three names, shortened: a file may contain names of any length."""
-    shown = [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…" for name in sorted(names)[:3]]
+    first = sorted(names)[:3]
+    shown = [harmless(name[:LONGEST_NAME]) + ("…" if len(name) > LONGEST_NAME else "") for name in first]
     return ", ".join(shown) + ("…" if len(names) > 3 else "")
