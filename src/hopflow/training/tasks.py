@@ -6,34 +6,31 @@ depend on the number of processes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from ..bounds.estimate import known, mean_and_error
 from ..bounds.nll import nll_bound
 from ..bounds.x0_posterior import possible_tokens
 from ..couplings import Independent
-from ..flow import Flow, check_network
-from ..network.network import NetworkCaller, device_of, embedding_table
+from ..flow import Flow
+from ..network.network import device_of, embedding_table, label_count
 from ..paths import PathSample, stratified
 from ..runs.devices import most_workers
 from ..runs.ot_batch import Share
 from ..runs.rng import stream, stream_seed
 from ..sampling.generate import generate
 from ..scores import open_positions
+from .flow_loss import LAST, Batch, FlowBatch, FlowLoss
 from .labels import RowLabels
 from .pairing.global_pairs import GlobalPairing
 from .pairing.pairs import Pairing, Table
 from .pairing.stored_pairs import StoredPairs
 from .settings import Settings
-
-LAST = 1 - 2.0**-24
-"""The largest t: the float32 before 1, where 1 - k is still above 0."""
 
 
 @runtime_checkable
@@ -61,18 +58,6 @@ class HeldOutEvaluation:
 
     numbers: dict[str, float | int | None] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
-
-
-class Batch(ABC):
-    """The input of a task's loss for one training step."""
-
-    @abstractmethod
-    def parts(self, count: int) -> "Sequence[Batch]":
-        """The batch in `count` parts of consecutive sequences, for gradient accumulation."""
-
-    @abstractmethod
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        """The batch with `function` applied to the tensors that the loss needs on its device."""
 
 
 class Task(ABC):
@@ -137,77 +122,6 @@ class Task(ABC):
         return rows[self.share.rank * each : (self.share.rank + 1) * each]
 
 
-@dataclass(frozen=True)
-class FlowBatch(Batch):
-    """Points of the flow's path, one per sequence."""
-
-    sample: PathSample
-    open_counts: Int[Tensor, " B"] | None = None
-    """Positions per sequence at which the network's prediction counts; on the CPU, so that reading it does not wait for
-    the device. None if they are all positions."""
-
-    def parts(self, count: int) -> list["FlowBatch"]:
-        counts = [None] * count if self.open_counts is None else self.open_counts.chunk(count)
-        return [FlowBatch(*part) for part in zip(self.sample.chunk(count), counts, strict=True)]
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "FlowBatch":
-        return FlowBatch(self.sample.map(function), self.open_counts)
-
-    @property
-    def open_count(self) -> int | None:
-        """Positions of all sequences at which the network's prediction counts."""
-        return None if self.open_counts is None else int(self.open_counts.sum())
-
-
-class FlowLoss(nn.Module):
-    """The training loss of a flow as a module: nats of each sequence, for a training loop of your own.
-
-        loss = hf.FlowLoss(model, flow)
-        nats = loss(loss.draw(x1))  # (B,)
-
-    Its parameters are those of the network.
-    """
-
-    def __init__(self, model: nn.Module, flow: Flow) -> None:
-        super().__init__()
-        check_network(model, flow)
-        self.model, self.flow = model, flow
-        self.caller = NetworkCaller(model, flow.vocab.data)
-
-    def compile(self, *arguments: Any, **options: Any) -> None:
-        """Compile the network up to its head."""
-        self.caller.compile(*arguments, **options)
-
-    def draw(self, x1: Int[Tensor, "B L"], generator: torch.Generator | None = None) -> FlowBatch:
-        """A batch from data sequences: source sequences paired with them by the flow's coupling, at random times.
-
-        Call it on the FlowLoss itself, not on its DistributedDataParallel wrapper. All of x1 is one OT batch.
-        """
-        if not isinstance(x1, Tensor) or x1.ndim != 2 or x1.is_floating_point():
-            raise ValueError("x1 must be a tensor of token ids of shape (sequences, positions).")
-        self.flow.vocab.check_data(x1)
-        where = generator.device if generator is not None else x1.device
-        x0 = self.flow.source.sample(*x1.shape, generator=generator, device=x1.device)
-        table = embedding_table(self.model)
-        pairs = self.flow.coupling.pair(x0, x1, generator, embedding=table, network=self.model)
-        # shuffled, since the order of the sequences may have a meaning
-        strata = torch.randperm(len(x1), generator=generator, device=where)
-        t = (strata + 1 - torch.rand(len(x1), generator=generator, device=where)) / len(x1)
-        return FlowBatch(self.flow.path.sample(pairs.x0, pairs.x1, t.clamp(max=LAST).to(x1.device), generator))
-
-    def forward(self, batch: FlowBatch) -> Float[Tensor, " B"]:
-        """The nats of each sequence."""
-        sample, count = batch.sample, batch.open_count
-        x0_head = getattr(self.model, "x0_head", None)
-        if x0_head is None:
-            return self.flow.objective(self.flow.ask(self.caller, sample, count=count), sample)
-        features = self.caller.features(*sample.inputs)
-        nats = self.flow.objective(self.flow.ask(self.caller, sample, count=count, features=features), sample)
-        # adds the gradient of the x0 head, but not its value: the reported loss is the flow's
-        more = x0_head.nats(self.caller.x0_features(features, *sample.inputs), sample)
-        return nats + (more - more.detach())
-
-
 class FlowTask(Task):
     """Learn a flow from points of the path between coupled pairs, which are computed ahead of time."""
 
@@ -248,7 +162,8 @@ class FlowTask(Task):
         # an identity coupling reports no cost, which could need the embedding table
         paired = flow if flow.couples else replace(flow, coupling=Independent())
         if flow.coupling.pair_store is not None:
-            self._pairing = StoredPairs(flow, corpus, settings.batch, settings.seed, share, self.labels is not None)
+            own = label_count(model) or 0
+            self._pairing = StoredPairs(flow, corpus, settings.batch, settings.seed, share, own)
         elif share.world > 1 and flow.couples:
             self._pairing = GlobalPairing(paired, self._rows, **shared)
         else:
