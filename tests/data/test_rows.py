@@ -313,7 +313,7 @@ def test_a_similarity_matrix_becomes_a_cost_with_zero_diagonal():
 
 
 def test_a_table_of_costs_is_used_as_it_is():
-    write("costs.txt", "a b\na 0 2\nb 3 0\n")
+    write("costs.txt", "\ufeffa b\na 0 2\nb 3 0\n")
     assert token_cost("costs.txt", Characters("ab")).rows == ((0.0, 2.0), (3.0, 0.0))
 
 
@@ -323,6 +323,9 @@ def test_a_table_of_costs_is_used_as_it_is():
         ("", "not a table"),
         ("a b\na 0 1\n", "not a table"),
         ("a b\na 0 x\nb 1 0\n", "not a table"),
+        ("a b\na 0 1\nb 1 0\na 0 2\n", "not a table"),
+        ("a a\na 0 1\na 1 0\n", "not a table"),
+        ("a b\na 0 1\nb 1 0\nc 1 1\n", "not a table"),
         ("a b\na 0 nan\nb 1 0\n", "not a table"),
         ("a b\na 0 -1\nb 1 0\n", "from a to b is -1"),
         ("a c\na 0 1\nc 1 0\n", "no row for the token 'b'"),
