@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from unchecked import unchecked
 
 import hopflow as hf
 from hopflow.data import Tokenizer, token_cost
@@ -270,6 +271,27 @@ def test_bad_rows_in_memory_are_refused(rows, message, own_cache):
     with pytest.raises(ValueError, match=message):
         hf.data.rows(rows)
     assert not list(own_cache.glob("cache/tokens/*/*"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"labels": ["a", float("nan")] * 10}, "label of row 1 is nan; use integers from 0, or texts only"),
+        ({"labels": ["a", None] * 10}, "label of row 1 is None"),
+        ({"labels": [1, "a"] * 10}, "label of row 0 is 1"),
+        ({"holdout": -1.0}, "holdout must be a fraction from 0 to 1, e.g. 0.02, got -1.0"),
+        ({"holdout": float("nan")}, "holdout must be a fraction from 0 to 1"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_of_rows_are_named(keys, message):
+    with pytest.raises(ValueError, match=message):
+        unchecked(hf.data.rows)(GRID, **keys)
+
+
+def test_labels_of_a_table_s_column_are_texts():
+    column = np.array(["b", "a"] * 10, object)  # as pandas returns it
+    assert hf.data.rows(GRID, labels=column).label_names == ("a", "b")
 
 
 def test_the_length_of_rows_is_theirs():

@@ -110,7 +110,11 @@ def check_labels(labels: Any, rows: int, name: str) -> tuple[NDArray[np.int64] |
     array = np.asarray(labels)
     if array.shape != (rows,):
         raise ValueError(f"{name}: labels must contain one label per row, shape ({rows},), got {array.shape}")
-    if array.dtype.kind == "U":
+    if array.dtype.kind in "OU":  # numpy makes texts of other values next to a text, such as NaN
+        for number, label in enumerate(labels):
+            if not isinstance(label, str):
+                raise ValueError(f"{name}: the label of row {number} is {label!r}; use integers from 0, or texts only")
+        array = array.astype(str)
         words = sorted(set(array.tolist()))
         if "" in words:
             raise ValueError(f"{name}: the label of row {array.tolist().index('')} is empty")

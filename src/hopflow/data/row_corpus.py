@@ -4,6 +4,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +59,7 @@ def rows(
     >>> corpus.rows, corpus.length, corpus.vocab_size, corpus.decode([2, 0, 1])
     (2, 3, 3, 'GAC')
     """
+    check_holdout(holdout)
     padding_counts = keep is True
     found = FileRows(
         _plain(array), None if labels is None else _plain(labels), None if padding_counts else _plain(keep)
@@ -108,6 +110,12 @@ def load_rows(
 
 
 _Of = Numbers | Symbols
+
+
+def check_holdout(holdout: object) -> None:
+    """Raise a ValueError unless it is a fraction."""
+    if not (isinstance(holdout, Real) and 0 <= holdout <= 1):
+        raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout!r}")
 
 
 def held_out(count: int, holdout: float, seed: int) -> NDArray[np.bool_]:

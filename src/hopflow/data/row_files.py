@@ -28,7 +28,7 @@ class FileRows:
 
     sequences: Any
     """Texts, an array of shape (rows, positions), or rows of different lengths."""
-    labels: NDArray[Any] | Sequence[str] | None = None
+    labels: NDArray[Any] | Sequence[Any] | None = None
     keep: NDArray[Any] | None = None
     vocab: int | None = None
 
