@@ -108,8 +108,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test keeps it equal to the
     from .sources import PositionFrequencies as PositionFrequencies
     from .sources import Source as Source
     from .sources import Uniform as Uniform
-    from .training.flow_loss import FlowLoss as FlowLoss
     from .training.settings import Settings as Settings
+    from .training.tasks import FlowLoss as FlowLoss
     from .training.train import Run as Run
     from .training.train import train as train
     from .transport.cost_matrix import CostMatrix as CostMatrix
@@ -185,7 +185,7 @@ _HOME = {
     "train": "training.train",
     "Run": "training.train",
     "Settings": "training.settings",
-    "FlowLoss": "training.flow_loss",
+    "FlowLoss": "training.tasks",
     "Recipe": "recipes",
     # Sampling: generate and infill sequences, at once or step by step.
     "generate": "sampling.generate",

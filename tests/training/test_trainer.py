@@ -12,9 +12,8 @@ import hopflow as hf
 from hopflow.runs.checkpoint import latest
 from hopflow.runs.ot_batch import Share
 from hopflow.training import trainer as trainers
-from hopflow.training.flow_loss import Batch
 from hopflow.training.settings import Settings
-from hopflow.training.tasks import FlowTask, HeldOutEvaluation, Task
+from hopflow.training.tasks import Batch, FlowTask, HeldOutEvaluation, Task
 from hopflow.training.train import train
 from hopflow.training.trainer import Trainer
 

@@ -14,9 +14,8 @@ from ..flow import Flow
 from ..kernels import Kernels
 from ..models import Transformer
 from ..runs.ot_batch import Share
-from ..training.flow_loss import FlowLoss
 from ..training.settings import Settings
-from ..training.tasks import FlowTask
+from ..training.tasks import FlowLoss, FlowTask
 from ..training.trainer import Trainer
 from .case import SpeedCase, source_by_name
 from .random_text import RandomText

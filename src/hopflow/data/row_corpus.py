@@ -112,9 +112,9 @@ def load_rows(
 _Of = Numbers | Symbols
 
 
-def check_holdout(holdout: object) -> None:
+def check_holdout(holdout: float) -> None:
     """Raise a ValueError unless it is a fraction."""
-    if not (isinstance(holdout, Real) and 0 <= holdout <= 1):
+    if not (isinstance(holdout, Real) and 0 <= float(holdout) <= 1):
         raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout!r}")
 
 

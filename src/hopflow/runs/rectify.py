@@ -61,8 +61,8 @@ def rectify(
     size = chunk or _stored_chunk(folder) or min(CHUNK, n)
     sampler = options.pop("sampler", None) or Euler(options.pop("steps", 32))
     keys = {"seed": seed, "chunk": size, "length": length, "labels": labels, "tokenizer": tokenizer}
-    keys |= {"label_names": list(label_names)}
-    header = _header(model, flow, sampler, options, {**keys, **({} if about is None else {"about": about})})
+    more: dict[str, Any] = {"label_names": list(label_names), **({} if about is None else {"about": about})}
+    header = _header(model, flow, sampler, options, {**keys, **more})
     write_header(folder, header)
     count = -(-n // size)
     missing = [number for number in range(count) if not chunk_file(folder, number).exists()]

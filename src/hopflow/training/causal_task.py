@@ -12,10 +12,10 @@ from ..models.causal import Causal
 from ..network.network import NetworkCaller
 from ..runs.ot_batch import Share
 from ..runs.rng import stream
-from .flow_loss import Batch
 from .pairing.pairs import Table
 from .settings import Settings
-from .tasks import HeldOutEvaluation, Task, Text, mean_entries
+from .tasks import Batch, HeldOutEvaluation, Task, mean_entries
+from .text import Text
 
 
 @dataclass(frozen=True)
