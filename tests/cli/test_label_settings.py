@@ -62,11 +62,21 @@ def test_an_evaluation_has_the_bounds_of_each_label(home):
     assert not {row["set"] for row in rows if row["quantity"] == "coupled"} & {"held-out, label even"}
 
 
+def test_labels_that_changed_since_the_training_are_not_evaluated(home):
+    file = home / "dna.fasta"
+    text = file.read_text()
+    file.write_text(text.replace("=even", "=x").replace("=odd", "=even").replace("=x", "=odd"))
+    done = command(home)("eval", "runs/dna", "n=4", "steps=2", "rows=4", "seconds=1", "paths=0")
+    file.write_text(text)
+    assert done.returncode == 2
+    assert "the labels in dna.fasta have changed since runs/dna was trained on them" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ((), "has labels (even, odd): set label=LABEL, or label=-1 for no label"),
-        (("label=evn",), "label=evn is unknown; did you mean 'even'?; labels are even, odd"),
+        (("label=evn",), "label=evn is unknown; did you mean 'even'? labels are even, odd"),
     ],
 )
 def test_a_missing_or_unknown_label_is_one_message(home, words, message):

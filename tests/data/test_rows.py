@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from unchecked import unchecked
 
 import hopflow as hf
 from hopflow.data import Tokenizer, token_cost
@@ -158,6 +159,33 @@ def test_a_file_of_rows_is_read(name):
     assert corpus.vocab_size == {"x.npz": 7, "x.smi": 5, "numbers.csv": 4}.get(name, 5 if "np" in name else 4)
 
 
+def test_only_the_last_star_of_a_protein_is_the_mark_of_its_end():
+    write("x.fasta", ">a\nMK*\nLV*\n>b\nMKLV\nA\n")
+    corpus = hf.data.load("x.fasta", holdout=0.0)
+    assert sorted(corpus.decode(row) for row in corpus.batch(0, 0, 2)) == ["MK*LV", "MKLVA"]
+
+
+def test_a_line_break_inside_quotes_is_a_part_of_the_sequence():
+    write("x.csv", 'sequence\n"a\nb"\nabc\n')
+    corpus = hf.data.load("x.csv", holdout=0.0)
+    assert sorted(corpus.decode(row) for row in corpus.batch(0, 0, 2)) == ["a\nb", "abc"]
+
+
+def test_texts_have_a_mask_and_a_vocabulary_too():
+    keep = np.array([[True, False, True], [False, True, True]])
+    corpus = hf.data.rows(["abc", "bca"], keep=keep, holdout=0.0)
+    at = {
+        tuple(row): mask.tolist()
+        for row, mask in zip(corpus.batch(0, 0, 2).tolist(), corpus.keep(0, 0, 2), strict=True)
+    }
+    assert at == {(0, 1, 2): [True, False, True], (1, 2, 0): [False, True, True]}
+    np.savez("x.npz", tokens=np.array(["abc", "bca"]), keep=keep)
+    assert torch.equal(hf.data.load("x.npz", holdout=0.0).keep(0, 0, 2), corpus.keep(0, 0, 2))
+    assert hf.data.rows(["abc", "bca"], vocab=3).vocab_size == 3
+    with pytest.raises(ValueError, match="vocab=9, and there are 3 symbols"):
+        hf.data.rows(["abc", "bca"], vocab=9)
+
+
 BAD = {
     "ids out of range": (lambda: np.savez("x.npz", tokens=GRID, vocab=4), "row 1, position 1: token id 4 is out of"),
     "negative ids": (lambda: np.save("x.npy", GRID - 1), "row 0, position 0: token id -1 is out of range"),
@@ -201,6 +229,13 @@ BAD = {
     "a blank in a table": (lambda: write("x.csv", "p0,p1\n1,2\n1,\n"), "row 3, column p1: '' is not an integer"),
     "a negative id in a table": (lambda: write("x.csv", "p0,p1\n1,-1\n0,1\n"), "token id -1 is out of range"),
     "a column twice": (lambda: write("x.csv", "sequence,sequence\nA,B\nC,D\n"), "two columns have the name 'sequence'"),
+    "a column without a name": (lambda: write("x.csv", ",p0,p1\n0,1,2\n1,2,2\n"), "column 1 has no name"),
+    "a quote that is not closed": (lambda: write("x.csv", 'sequence\nAC\n"AG\nAT\n'), "is not a CSV file"),
+    "an empty label": (lambda: np.savez("x.npz", tokens=GRID, labels=["a"] * 19 + [""]), "label of row 19 is empty"),
+    "a row without a token that counts": (
+        lambda: np.savez("x.npz", tokens=GRID, keep=(np.arange(60).reshape(20, 3) % 2 == 0) & (GRID[:, :1] != 4)),
+        "keep is False everywhere",
+    ),
     "an empty sequence": (lambda: write("x.csv", "sequence\nA\n \n"), "row 3: the column sequence is empty"),
 }
 
@@ -238,6 +273,27 @@ def test_bad_rows_in_memory_are_refused(rows, message, own_cache):
     assert not list(own_cache.glob("cache/tokens/*/*"))
 
 
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"labels": ["a", float("nan")] * 10}, "label of row 1 is nan; use integers from 0, or texts only"),
+        ({"labels": ["a", None] * 10}, "label of row 1 is None"),
+        ({"labels": [1, "a"] * 10}, "label of row 0 is 1"),
+        ({"holdout": -1.0}, "holdout must be a fraction from 0 to 1, e.g. 0.02, got -1.0"),
+        ({"holdout": float("nan")}, "holdout must be a fraction from 0 to 1"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_of_rows_are_named(keys, message):
+    with pytest.raises(ValueError, match=message):
+        unchecked(hf.data.rows)(GRID, **keys)
+
+
+def test_labels_of_a_table_s_column_are_texts():
+    column = np.array(["b", "a"] * 10, object)  # as pandas returns it
+    assert hf.data.rows(GRID, labels=column).label_names == ("a", "b")
+
+
 def test_the_length_of_rows_is_theirs():
     np.save("x.npy", GRID)
     with pytest.raises(ValueError, match="have 3 tokens, and length is 5: leave length out"):
@@ -249,6 +305,8 @@ def test_a_tokenizer_of_text_is_refused_for_ids():
     np.save("x.npy", GRID)
     with pytest.raises(ValueError, match="contains token ids"):
         hf.data.load("x.npy", tokens="byte")
+    with pytest.raises(ValueError, match="contains token ids, tokens=bpe:300 is for text"):
+        hf.data.load("x.npy", tokens="bpe:300")
 
 
 def test_a_file_that_does_not_exist_is_named():
@@ -277,7 +335,7 @@ def test_a_similarity_matrix_becomes_a_cost_with_zero_diagonal():
 
 
 def test_a_table_of_costs_is_used_as_it_is():
-    write("costs.txt", "a b\na 0 2\nb 3 0\n")
+    write("costs.txt", "\ufeffa b\na 0 2\nb 3 0\n")
     assert token_cost("costs.txt", Characters("ab")).rows == ((0.0, 2.0), (3.0, 0.0))
 
 
@@ -287,6 +345,9 @@ def test_a_table_of_costs_is_used_as_it_is():
         ("", "not a table"),
         ("a b\na 0 1\n", "not a table"),
         ("a b\na 0 x\nb 1 0\n", "not a table"),
+        ("a b\na 0 1\nb 1 0\na 0 2\n", "not a table"),
+        ("a a\na 0 1\na 1 0\n", "not a table"),
+        ("a b\na 0 1\nb 1 0\nc 1 1\n", "not a table"),
         ("a b\na 0 nan\nb 1 0\n", "not a table"),
         ("a b\na 0 -1\nb 1 0\n", "from a to b is -1"),
         ("a c\na 0 1\nc 1 0\n", "no row for the token 'b'"),

@@ -70,6 +70,14 @@ def test_novelty_is_the_share_of_sequences_that_were_not_trained_on():
     assert as_metric(novelty).measure(samples).value == 2 / 4
 
 
+def test_sequences_are_compared_up_to_their_end():
+    tokenizer = Symbols(tuple("AB")).with_end()
+    tokens = torch.tensor([[0, 2, 1], [0, 2, 2], [0, 1, 2], [1, 1, 1]])  # A and AB, whatever follows the end, and BBB
+    samples = Samples(tokens, None, tokenizer, lambda: iter([torch.tensor([[0, 2, 2], [1, 2, 2]])]))
+    assert as_metric(uniqueness).measure(samples).value == 3 / 4
+    assert as_metric(novelty).measure(samples).value == 2 / 4
+
+
 def test_texts_end_at_the_end_of_text_token():
     tokenizer = Symbols(tuple("AB")).with_end()
     samples = Samples(torch.tensor([[0, 1, tokenizer.end, tokenizer.end], [1, 1, 1, 0]]), tokenizer=tokenizer)

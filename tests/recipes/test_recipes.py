@@ -241,6 +241,12 @@ def test_a_step_that_needs_too_much_memory_is_timed_with_fewer_sequences(text, m
     assert planned.seconds == pytest.approx(built.recipe.steps * 0.5 * 8 / 2)
 
 
+@pytest.mark.parametrize("cost", ["token_matrix", "token_matrix:"])
+def test_a_cost_from_a_table_needs_its_file(cost, text):
+    with pytest.raises(ValueError, match="needs a file with a table: cost=token_matrix:FILE"):
+        build(Recipe(data=str(text), length=8, coupling="exact", cost=cost))
+
+
 def test_a_head_for_x0_is_refused_where_the_network_has_none(text):
     for model in ("convolutional", "causal"):
         recipe = shrunk(named("text"), text, model=model, predict_x0=True)

@@ -152,7 +152,7 @@ def test_labels_are_equally_frequent_and_passed_to_the_network(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "key"), [({"seed": 6}, "seed"), ({"steps": 4}, "sampler"), ({"eta": 1.0}, "options")]
+    ("change", "key"), [({"seed": 6}, "seed"), ({"steps": 4}, "sampler.steps"), ({"eta": 1.0}, "options.eta")]
 )
 def test_other_pairs_in_the_folder_are_refused_and_kept(tmp_path, change, key):
     before = content(draw(tmp_path / "s").folder)
@@ -201,6 +201,7 @@ def test_a_missing_store_an_empty_one_and_another_folder_are_named(tmp_path):
     (tmp_path / "mine" / "letter.txt").write_text("keep me")
     with pytest.raises(ValueError, match=r"contains letter.txt and is not a pair store"):
         draw(tmp_path / "mine")
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["letter.txt"]
 
 
 def test_pairs_of_another_vocabulary_length_source_or_tokenizer_are_refused(tmp_path):

@@ -70,6 +70,34 @@ def test_its_parameters_are_those_of_the_network():
     assert any(p.grad is not None and bool(p.grad.any()) for p in loss.model.parameters())
 
 
+def test_labels_reach_the_network_and_couplings_stay_within_them():
+    flow = hf.Flow(hf.Uniform(hf.Vocab(3)), coupling=hf.ExactOT())
+    torch.manual_seed(0)
+    model = hf.Transformer(flow.vocab, hf.Size(layers=1, width=16, heads=2), labels=2)
+    loss, labels = hf.FlowLoss(model, flow), torch.arange(8) % 2
+    sample = loss.draw(X1, generator(3), labels=labels).sample
+    rows = flow.source.sample(*X1.shape, generator=generator(3))
+    for label in (0, 1):
+        drawn, paired = rows[labels == label], sample.x0[labels == label]
+        assert sorted(map(tuple, drawn.tolist())) == sorted(map(tuple, paired.tolist()))
+    assert torch.equal(sample.labels, labels)
+    seen = []
+    model.label_embedding.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    loss(loss.draw(X1, labels=labels))
+    assert torch.equal(seen[0], labels)
+    with pytest.raises(ValueError, match="the network has 2 labels: pass labels="):
+        loss.draw(X1)
+    with pytest.raises(ValueError, match="has no labels"):
+        loss_of(flow).draw(X1, labels=labels)
+
+
+def test_padding_does_not_count():
+    loss = loss_of(hf.Flow(hf.Mask(VOCAB)))
+    keep = torch.tensor([True, False, True]).expand(8, 3)
+    batch = loss.draw(X1, generator(1), keep=keep)
+    assert torch.allclose(loss(batch), ((batch.sample.xt == 3) & keep).sum(1) * math.log(3))
+
+
 def test_wrong_arguments_are_named():
     flow = hf.Flow(hf.Mask(VOCAB))
     with pytest.raises(ValueError, match="the network has Vocab"):

@@ -118,3 +118,20 @@ def test_rectified_pairs_have_the_labels_they_were_drawn_for(corpus, tmp_path):
         pair = tuple(sample.x0[row].tolist()), tuple(sample.x1[row].tolist()), int(sample.labels[row])
         assert bool(real[row]) or pair in stored
     assert int(real.sum()) > 0
+
+
+@pytest.mark.parametrize(
+    ("drawn_for", "names", "message"),
+    [
+        (6, (), "pairs of 6 labels, the network has 4"),  # label 4 would train the embedding of no label
+        (4, ("a", "b", "c", "d"), "pairs of the labels a, b, c, d, the data has token 0, token 1"),
+    ],
+)
+def test_rectified_pairs_of_other_labels_are_refused(corpus, tmp_path, drawn_for, names, message):
+    folder = tmp_path / "pairs"
+    independent = flow(hf.Independent())
+    hf.rectify(network(drawn_for), independent, out=folder, n=12, length=6, steps=2, label_names=names)
+    rectified = hf.Flow(independent.source, coupling=hf.Rectified(str(folder)))
+    with pytest.raises(ValueError, match=message):
+        train(network(), rectified, corpus, out=tmp_path / "run", **KEYS)
+    assert not (tmp_path / "run").exists()

@@ -54,6 +54,7 @@ def rectify(
                 n=chosen.n,
                 length=length,
                 sampler=sampler,
+                label_names=network.label_names,
                 tokenizer=network.tokenizer.sha256,
                 about=about,
                 progress=progress,

@@ -41,7 +41,7 @@ def token_cost(path: str | Path, tokenizer: Tokenizer, masks: int = 0) -> TokenM
 
 def _read(path: Path) -> tuple[list[str], NDArray[np.float64]]:
     try:
-        text = regular_file.read(path, LARGEST).decode()
+        text = regular_file.read(path, LARGEST).decode("utf-8-sig")
     except ValueError as error:
         raise ValueError(f"{path} is not a table of costs: {error}") from None
     lines = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
@@ -51,7 +51,8 @@ def _read(path: Path) -> tuple[list[str], NDArray[np.float64]]:
         table = np.array([rows[name] for name in names], np.float64)
     except (ValueError, KeyError):
         table = np.empty((0, 0))
-    if not names or table.shape != (len(names), len(names)) or not np.isfinite(table).all():
+    squared = table.shape == (len(names), len(names)) and len(lines) == len(set(names)) + 1
+    if not names or not squared or not np.isfinite(table).all():
         raise ValueError(
             f"{path} is not a table of costs: expected a line of names, then one line per name with as many numbers"
         )

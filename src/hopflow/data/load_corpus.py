@@ -2,7 +2,7 @@
 
 import logging
 import os
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..system.progress import Progress, ProgressCallback
 from .corpus import Corpus, PackedRows, PaddedRows, TokenRows
 from .open_corpus import corpus_of
 from .prepare import prepare
-from .row_corpus import load_rows
+from .row_corpus import check_holdout, load_rows
 from .row_files import is_row_file
 from .store import Store
 from .tokenizers import Tokenizer
@@ -70,8 +70,7 @@ def load(
 def _check(length: int | None, holdout: float) -> None:
     if length is not None and not (isinstance(length, Integral) and length >= 1):
         raise ValueError(f"length must be an integer ≥ 1, got {length!r}")
-    if not (isinstance(holdout, Real) and 0 <= holdout <= 1):
-        raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout!r}")
+    check_holdout(holdout)
 
 
 def _check_rows(store: Store, train: TokenRows, test: TokenRows, length: int, holdout: float) -> None:

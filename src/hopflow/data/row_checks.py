@@ -46,9 +46,9 @@ def check_rows(found: FileRows, name: str, vocab: int | None = None) -> CheckedR
     if keep is not None:
         keep = _mask(keep, rows, name)
         lengths = keep.sum(1)
+        if not lengths.all():
+            raise ValueError(f"{name}, row {int(lengths.argmin())}: keep is False everywhere, the row is empty")
         if bool((keep == (np.arange(keep.shape[1]) < lengths[:, None])).all()) and not keep.all():  # padding at the end
-            if not lengths.all():
-                raise ValueError(f"{name}, row {int(lengths.argmin())}: keep is False everywhere, the row is empty")
             rows, keep = [row[:size] for row, size in zip(rows, lengths, strict=True)], None
         elif keep.all():
             keep = None
@@ -110,8 +110,14 @@ def check_labels(labels: Any, rows: int, name: str) -> tuple[NDArray[np.int64] |
     array = np.asarray(labels)
     if array.shape != (rows,):
         raise ValueError(f"{name}: labels must contain one label per row, shape ({rows},), got {array.shape}")
-    if array.dtype.kind == "U":
+    if array.dtype.kind in "OU":  # numpy makes texts of other values next to a text, such as NaN
+        for number, label in enumerate(labels):
+            if not isinstance(label, str):
+                raise ValueError(f"{name}: the label of row {number} is {label!r}; use integers from 0, or texts only")
+        array = array.astype(str)
         words = sorted(set(array.tolist()))
+        if "" in words:
+            raise ValueError(f"{name}: the label of row {array.tolist().index('')} is empty")
         if not all(word.isdecimal() and word.isascii() for word in words):
             return np.searchsorted(np.array(words), array).astype(np.int64), tuple(words)
         array = np.array([int(word) if len(word) < 10 else MOST_LABELS for word in array.tolist()])

@@ -4,6 +4,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from .file_hashes import file_sha256
 from .named_corpora import cache_folder
 from .open_corpus import corpus_of
 from .prepare import Preparation
-from .row_checks import CheckedRows, check_labels, check_rows
+from .row_checks import CheckedRows, check_rows
 from .row_files import FileRows, read_rows, suffix_of
 from .store import FORMAT, SPLITS, Store, StoreWriter, open_or_build
 from .symbols import Numbers, Symbols
@@ -58,6 +59,7 @@ def rows(
     >>> corpus.rows, corpus.length, corpus.vocab_size, corpus.decode([2, 0, 1])
     (2, 3, 3, 'GAC')
     """
+    check_holdout(holdout)
     padding_counts = keep is True
     found = FileRows(
         _plain(array), None if labels is None else _plain(labels), None if padding_counts else _plain(keep)
@@ -95,7 +97,8 @@ def load_rows(
 
     def read() -> tuple[str, CheckedRows, Tokenizer]:
         found = read_rows(path)
-        if not found.is_text and made is not None and not isinstance(made, _Of):
+        for_text = str(tokens) not in (AUTO, "char") if made is None else not isinstance(made, _Of)
+        if for_text and not found.is_text:
             raise ValueError(f"{path.name} contains token ids, tokens={tokens} is for text: leave it out")
         held = held_out(len(found.sequences), holdout, seed)
         checked, tokenizer = _encode(found, path.name, made, None, held, tokens, status)
@@ -107,6 +110,12 @@ def load_rows(
 
 
 _Of = Numbers | Symbols
+
+
+def check_holdout(holdout: float) -> None:
+    """Raise a ValueError unless it is a fraction."""
+    if not (isinstance(holdout, Real) and 0 <= float(holdout) <= 1):
+        raise ValueError(f"holdout must be a fraction from 0 to 1, e.g. 0.02, got {holdout!r}")
 
 
 def held_out(count: int, holdout: float, seed: int) -> NDArray[np.bool_]:
@@ -132,25 +141,23 @@ def _encode(
     progress: Progress | None = None,
 ) -> tuple[CheckedRows, Tokenizer]:
     """Checked ids, and the tokenizer that shows them; it has an end-of-row token if rows need one."""
+    known = None
     if found.is_text:
-        texts = cast(Sequence[str], found.sequences)
+        texts = [str(text) for text in found.sequences]
         if tokenizer is None:
             marks: Any = [False] * len(texts) if held is None else held
             documents = (DocumentChunk(text, True, bool(mark)) for text, mark in zip(texts, marks, strict=True))
             kind = "char" if str(tokens) in (AUTO, "char") else str(tokens)
             tokenizer = from_text(kind, "".join(sorted(set().union(*texts))), documents, progress or Progress(None))
         ids = [row.astype(np.int64) for row in tokenizer.encode_all(texts)]
-        ragged = len({len(row) for row in ids}) > 1
         if not all(len(row) for row in ids):
             raise ValueError(f"{name}, row {[len(row) for row in ids].index(0)}: the row is empty")
-        labels, names = check_labels(found.labels, len(ids), name)
-        checked = CheckedRows(ids, tokenizer.size, ragged, labels, names)
-    else:
-        data = None if tokenizer is None else tokenizer.size - (tokenizer.end is not None)
-        if data is not None and vocab is not None and vocab != data:
-            raise ValueError(f"vocab={vocab}, and decode has {data} symbols: they must agree")
-        checked = check_rows(found, name, data if vocab is None else vocab)
-        tokenizer = tokenizer or Numbers(checked.vocab)
+        found, known = replace(found, sequences=ids), tokenizer.size  # its end-of-text token may have any id
+    data = None if tokenizer is None else tokenizer.size - (tokenizer.end is not None)
+    if data is not None and vocab is not None and vocab != data:
+        raise ValueError(f"vocab={vocab}, and there are {data} symbols: they must agree")
+    checked = check_rows(found, name, known or data or vocab)
+    tokenizer = tokenizer or Numbers(checked.vocab)
     return checked, tokenizer.with_end() if checked.ragged else tokenizer
 
 

@@ -28,7 +28,7 @@ class FileRows:
 
     sequences: Any
     """Texts, an array of shape (rows, positions), or rows of different lengths."""
-    labels: NDArray[Any] | Sequence[str] | None = None
+    labels: NDArray[Any] | Sequence[Any] | None = None
     keep: NDArray[Any] | None = None
     vocab: int | None = None
 
@@ -115,8 +115,8 @@ def _read_fasta(path: Path) -> FileRows:
         elif line.strip() and not line.startswith(";"):
             if not parts:
                 raise ValueError(f"{path}, line {number}: a FASTA file begins with a line `>name`, got {line[:20]!r}")
-            parts[-1].append("".join(line.split()).upper().removesuffix("*"))
-    sequences = ["".join(lines) for lines in parts]
+            parts[-1].append("".join(line.split()).upper())
+    sequences = ["".join(lines).removesuffix("*") for lines in parts]  # the mark of the end of a protein
     for (number, name), sequence in zip(names, sequences, strict=True):
         if not sequence:
             raise ValueError(f"{path}, line {number}: the record {name[:20]!r} has no sequence")
@@ -154,7 +154,7 @@ def _all_or_none(path: Path, labels: list[str | None], lines: list[int]) -> list
 def _read_csv(path: Path) -> FileRows:
     """A header, then one sequence per line: a column `sequence`, or one column of integers per position."""
     try:
-        lines = list(csv.reader(line for _, line in _lines(path)))
+        lines = list(csv.reader((f"{line}\n" for _, line in _lines(path)), strict=True))
     except csv.Error as error:
         raise ValueError(f"{path} is not a CSV file: {error}") from None
     header, table = ([name.strip().lower() for name in lines[0]] if lines else []), [row for row in lines[1:] if row]
@@ -176,6 +176,8 @@ def _read_csv(path: Path) -> FileRows:
             raise ValueError(f"{path}, row {sequences.index('') + 2}: the column {text} is empty")
         return FileRows(sequences, labels)
     columns = {name: place for name, place in at.items() if name != LABEL}
+    if "" in columns:
+        raise ValueError(f"{path}: column {columns[''] + 1} has no name; save the table without an index of its rows")
     for number, row in enumerate(table, 2):
         for name, place in columns.items():
             if not INTEGER.fullmatch(row[place].strip()):

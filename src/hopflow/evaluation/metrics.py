@@ -39,8 +39,17 @@ class Samples:
         """The sequences as text, each up to its end-of-text token."""
         if self.tokenizer is None:
             raise ValueError("there is no tokenizer that turns samples into text: pass tokenizer=… to hf.evaluate")
-        end = self.tokenizer.end
-        return [self.tokenizer.decode(row[: row.index(end)] if end in row else row) for row in self.tokens.tolist()]
+        return [self.tokenizer.decode(row) for row in self.sequences]
+
+    @cached_property
+    def sequences(self) -> list[tuple[int, ...]]:
+        """The tokens of each sequence up to its end-of-text token."""
+        return self.up_to_end(self.tokens)
+
+    def up_to_end(self, rows: Int[Tensor, "m L"]) -> list[tuple[int, ...]]:
+        """The tokens of each row up to its end-of-text token; without a tokenizer all of them."""
+        end = None if self.tokenizer is None else self.tokenizer.end
+        return [tuple(row[: row.index(end)] if end in row else row) for row in rows.tolist()]
 
     def __post_init__(self) -> None:
         if not self.tokens.numel():

@@ -96,6 +96,11 @@ def held_out(evaluated: EvaluatedModel, *, offline: bool = False, progress: Prog
             f"{text} has changed since {evaluated.name} was trained on it: its held-out part may overlap the\n"
             f"training text; restore the file, or{PASS_DATA}"
         )
+    if evaluated.labels and corpus.identity.get("labels_sha256") != evaluated.identity.get("data.labels_sha256"):
+        raise ValueError(
+            f"the labels in {text} have changed since {evaluated.name} was trained on them; restore the file, "
+            f"or{PASS_DATA}"
+        )
     found = _set("held-out", corpus, evaluated, {"detokenised": "as is", "split": "held out", "text": text})
     return replace(found, counts=corpus.counts, training=corpus.training_rows)
 

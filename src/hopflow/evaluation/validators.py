@@ -27,22 +27,21 @@ Validator = Callable[[Samples], Any]
 def uniqueness(samples: Samples) -> Float[Tensor, " n"]:
     """1 / (how often the sequence occurs in the sample): the mean is the number of different sequences over n.
 
-    It decreases with n, so compare it at the same n. Its standard error takes sequences as independent.
+    Sequences are compared up to their end-of-text token. The mean decreases with n, so compare it at the same n. Its
+    standard error takes sequences as independent.
     """
-    rows = [tuple(row) for row in samples.tokens.tolist()]
-    counts = Counter(rows)
-    return torch.tensor([1 / counts[row] for row in rows], dtype=torch.float64)
+    counts = Counter(samples.sequences)
+    return torch.tensor([1 / counts[row] for row in samples.sequences], dtype=torch.float64)
 
 
 def novelty(samples: Samples) -> list[bool]:
-    """Whether the sequence is not one of the training rows."""
+    """Whether the sequence is not one of the training rows, both up to their end-of-text token."""
     if samples.training is None:
         raise ValueError("novelty needs the training rows, which are known for the held-out rows of a run only")
-    rows = [tuple(row) for row in samples.tokens.tolist()]
-    left = set(rows)
+    left = set(samples.sequences)
     for part in samples.training():
-        left.difference_update(map(tuple, part.tolist()))
-    return [row in left for row in rows]
+        left.difference_update(samples.up_to_end(part))
+    return [row in left for row in samples.sequences]
 
 
 def smiles_validity(samples: Samples) -> list[bool]:

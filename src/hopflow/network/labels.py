@@ -28,7 +28,7 @@ def label_number(word: str, names: Sequence[str], count: int) -> int:
         return int(word)
     known = listed(names) if names else f"0 to {count - 1}"
     hint = did_you_mean(word, names)
-    raise ValueError(f"label={word} is unknown; " + (f"{hint}; " if hint else "") + f"labels are {known}; -1: no label")
+    raise ValueError(f"label={word} is unknown; " + (f"{hint} " if hint else "") + f"labels are {known}; -1: no label")
 
 
 def listed(names: Sequence[str]) -> str:

@@ -187,7 +187,9 @@ def flow_of(recipe: Recipe, counts: torch.Tensor, tokenizer: data.Tokenizer | No
 def _cost(recipe: Recipe, vocab: Vocab, tokenizer: data.Tokenizer | None) -> SequenceCost:
     """The cost that a recipe names; token_matrix:FILE reads its numbers from a file."""
     name, _, file = recipe.cost.partition(":")
-    if name != word(TokenMatrix) or not file or tokenizer is None:
+    if name == word(TokenMatrix) and not file:
+        raise ValueError(f"cost={recipe.cost} needs a file with a table: cost={name}:FILE")
+    if name != word(TokenMatrix) or tokenizer is None:
         found: SequenceCost = choose("cost", recipe.cost)
         return found
     return data.token_cost(file, tokenizer, vocab.masks)

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from torch import Tensor
 from ..flow import Flow
 from ..system import atomic, bounded_json, regular_file
 from ..vocab import Vocab
+from .identity import flatten
 from .storage import to_plain
 
 FORMAT, VERSION = "hopflow pairs", 1
@@ -120,6 +121,25 @@ class PairStore:
                 f"({type(flow.source).__name__} of this text): use the source and the text of the run that drew them"
             )
 
+    def check_labels(self, count: int, names: Sequence[str]) -> None:
+        """Raise a ValueError unless the pairs have labels of a network with this many, and of data with these names."""
+        if not self.labelled:
+            raise ValueError(
+                f"the network has labels, and the pairs of {self.folder} have none: draw them with a network with "
+                f"labels (hopflow rectify RUN)"
+            )
+        if self.header["labels"] > count:
+            raise ValueError(
+                f"{self.folder} has pairs of {self.header['labels']} labels, the network has {count}: use the data of "
+                f"the run that drew them"
+            )
+        own = self.header.get("label_names") or names
+        if names and list(own) != list(names):
+            raise ValueError(
+                f"{self.folder} has pairs of the labels {', '.join(own)}, the data has {', '.join(names)}: use the "
+                f"data of the run that drew them"
+            )
+
     def _rows(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         if index.size and not 0 <= int(index.min()) <= int(index.max()) < len(self):
             raise IndexError(f"pairs have indices from 0 to {len(self) - 1}")
@@ -141,23 +161,29 @@ def write_header(folder: Path, header: Mapping[str, Any]) -> None:
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, "out must be a folder, this is a file", str(folder))
     folder.mkdir(parents=True, exist_ok=True)
+    _check_only_pairs(folder)  # before anything is written to it
     with atomic.locked(folder / ".lock"):  # of several processes, one writes it
         atomic.remove_leftovers(folder)
         if not (folder / HEADER).exists():
-            if others := [file.name for file in folder.iterdir() if not file.name.startswith(".")]:
-                raise ValueError(f"{folder} contains {others[0]} and is not a pair store: choose another out=FOLDER")
             body = json.dumps(content, indent=1, sort_keys=True, allow_nan=False)
             atomic.write(folder / HEADER, f"{body}\n{hashlib.sha256(body.encode()).hexdigest()}\n".encode())
             return
-    saved = read_header(folder)
-    compared = content.keys() - {"about"}  # the same network may have another folder now
-    different = sorted(key for key in compared if saved.get(key) != json.loads(json.dumps(content[key])))
+    # the same network may have another folder now
+    now, there = (flatten("", {**one, "about": None}) for one in (json.loads(json.dumps(content)), read_header(folder)))
+    different = sorted(key for key in now.keys() | there.keys() if now.get(key) != there.get(key))
     if different:
         key = different[0]
         raise ValueError(
-            f"{folder} has other pairs: {key} is {_short(saved.get(key))} there, {_short(content[key])} now. "
+            f"{folder} has other pairs: {key} is {_short(there.get(key))} there, {_short(now.get(key))} now. "
             f"Choose another out=FOLDER"
         )
+
+
+def _check_only_pairs(folder: Path) -> None:
+    """Raise a ValueError if a folder without a header contains files that are not of a store."""
+    others = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
+    if others and not (folder / HEADER).exists():
+        raise ValueError(f"{folder} contains {others[0]} and is not a pair store: choose another out=FOLDER")
 
 
 def read_header(folder: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ def rectify(
     seed: int = 0,
     chunk: int | None = None,
     labels: int | None = None,
+    label_names: Sequence[str] = (),
     tokenizer: str | None = None,
     about: dict[str, Any] | None = None,
     progress: Callable[[int, int], None] = lambda done, count: None,
@@ -47,6 +48,7 @@ def rectify(
     larger n it appends to it, and several processes may call it at once: each draws chunks that are missing. With
     `labels`, the number of labels, pair i is drawn for label i % labels, so that all are equally frequent; by default
     it is that of the network.
+    `label_names` are their names: training refuses pairs whose labels have other names than those of its data.
     `tokenizer` is its sha256, and `about` are facts that are stored with the pairs. Sampling options are those of
     `generate`.
     """
@@ -59,7 +61,8 @@ def rectify(
     size = chunk or _stored_chunk(folder) or min(CHUNK, n)
     sampler = options.pop("sampler", None) or Euler(options.pop("steps", 32))
     keys = {"seed": seed, "chunk": size, "length": length, "labels": labels, "tokenizer": tokenizer}
-    header = _header(model, flow, sampler, options, {**keys, **({} if about is None else {"about": about})})
+    more: dict[str, Any] = {"label_names": list(label_names), **({} if about is None else {"about": about})}
+    header = _header(model, flow, sampler, options, {**keys, **more})
     write_header(folder, header)
     count = -(-n // size)
     missing = [number for number in range(count) if not chunk_file(folder, number).exists()]

@@ -14,7 +14,8 @@ from ..runs.ot_batch import Share
 from ..runs.rng import stream
 from .pairing.pairs import Table
 from .settings import Settings
-from .tasks import Batch, HeldOutEvaluation, Task, Text, mean_entries
+from .tasks import Batch, HeldOutEvaluation, Task, mean_entries
+from .text import Text
 
 
 @dataclass(frozen=True)

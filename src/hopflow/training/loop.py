@@ -26,7 +26,7 @@ from ..system import atomic
 from .callbacks import ignoring_lost_streams
 from .distributed import wait_for_all
 from .signals import Interrupted, StopSignals
-from .tasks import Text
+from .text import Text
 from .trainer import NotFinite, Trainer, learning_rate
 
 log = logging.getLogger("hopflow")

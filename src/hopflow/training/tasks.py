@@ -8,7 +8,7 @@ depend on the number of processes.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,7 +19,7 @@ from ..bounds.nll import nll_bound
 from ..bounds.x0_posterior import possible_tokens
 from ..couplings import Independent
 from ..flow import Flow, check_network
-from ..network.network import NetworkCaller, device_of, embedding_table
+from ..network.network import NetworkCaller, check_labels, device_of, embedding_table, label_count
 from ..paths import PathSample, stratified
 from ..runs.devices import most_workers
 from ..runs.ot_batch import Share
@@ -31,28 +31,10 @@ from .pairing.global_pairs import GlobalPairing
 from .pairing.pairs import Pairing, Table
 from .pairing.stored_pairs import StoredPairs
 from .settings import Settings
+from .text import Text
 
 LAST = 1 - 2.0**-24
 """The largest t: the float32 before 1, where 1 - k is still above 0."""
-
-
-@runtime_checkable
-class Text(Protocol):
-    """The interface that training needs of a corpus, such as `hopflow.data.Corpus`."""
-
-    @property
-    def length(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def test(self) -> Int[Tensor, "n L"]: ...
-    @property
-    def test_keep(self) -> Bool[Tensor, "n L"] | None: ...
-    @property
-    def identity(self) -> dict[str, Any]: ...
-    def batch(self, seed: int, start: int, count: int) -> Int[Tensor, "n L"]: ...
-    def keep(self, seed: int, start: int, count: int) -> Bool[Tensor, "n L"] | None: ...
-    def decode(self, tokens: Int[Tensor, " L"]) -> str: ...
 
 
 @dataclass
@@ -178,22 +160,34 @@ class FlowLoss(nn.Module):
         """Compile the network up to its head."""
         self.caller.compile(*arguments, **options)
 
-    def draw(self, x1: Int[Tensor, "B L"], generator: torch.Generator | None = None) -> FlowBatch:
+    def draw(
+        self,
+        x1: Int[Tensor, "B L"],
+        generator: torch.Generator | None = None,
+        *,
+        labels: Int[Tensor, " B"] | None = None,
+        keep: Bool[Tensor, "B L"] | None = None,
+    ) -> FlowBatch:
         """A batch from data sequences: source sequences paired with them by the flow's coupling, at random times.
 
         Call it on the FlowLoss itself, not on its DistributedDataParallel wrapper. All of x1 is one OT batch.
+        `labels` are those of the sequences, for a network with labels, -1 where the label is left out; sequences are
+        paired within their label. `keep` is False for padding, which does not count in the loss.
         """
         if not isinstance(x1, Tensor) or x1.ndim != 2 or x1.is_floating_point():
             raise ValueError("x1 must be a tensor of token ids of shape (sequences, positions).")
         self.flow.vocab.check_data(x1)
+        check_labels(self.model, labels, len(x1))
         where = generator.device if generator is not None else x1.device
         x0 = self.flow.source.sample(*x1.shape, generator=generator, device=x1.device)
         table = embedding_table(self.model)
-        pairs = self.flow.coupling.pair(x0, x1, generator, embedding=table, network=self.model)
+        pairs = self.flow.coupling.pair(x0, x1, generator, embedding=table, network=self.model, group=labels)
         # shuffled, since the order of the sequences may have a meaning
         strata = torch.randperm(len(x1), generator=generator, device=where)
         t = (strata + 1 - torch.rand(len(x1), generator=generator, device=where)) / len(x1)
-        return FlowBatch(self.flow.path.sample(pairs.x0, pairs.x1, t.clamp(max=LAST).to(x1.device), generator))
+        sample = self.flow.path.sample(pairs.x0, pairs.x1, t.clamp(max=LAST).to(x1.device), generator)
+        labels = None if labels is None else labels.to(x1.device)
+        return FlowBatch(replace(sample, labels=labels, keep=keep))
 
     def forward(self, batch: FlowBatch) -> Float[Tensor, " B"]:
         """The nats of each sequence."""
@@ -248,7 +242,8 @@ class FlowTask(Task):
         # an identity coupling reports no cost, which could need the embedding table
         paired = flow if flow.couples else replace(flow, coupling=Independent())
         if flow.coupling.pair_store is not None:
-            self._pairing = StoredPairs(flow, corpus, settings.batch, settings.seed, share, self.labels is not None)
+            own = label_count(model) or 0
+            self._pairing = StoredPairs(flow, corpus, settings.batch, settings.seed, share, own)
         elif share.world > 1 and flow.couples:
             self._pairing = GlobalPairing(paired, self._rows, **shared)
         else:

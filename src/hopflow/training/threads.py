@@ -27,7 +27,7 @@ from ..runs.devices import cores
 from ..runs.ot_batch import Share
 from ..runs.weights import DamagedFile
 from .settings import Settings
-from .tasks import Text
+from .text import Text
 from .trainer import task_for
 
 log = logging.getLogger("hopflow")

@@ -27,7 +27,7 @@ from ..runs.storage import to_plain
 from .distributed import wait_for_all
 from .loop import Logger, TrainingLoop
 from .settings import Settings, is_learned
-from .tasks import Text
+from .text import Text
 from .threads import choose_threads, using
 from .trainer import Trainer, task_for
 

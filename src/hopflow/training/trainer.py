@@ -25,7 +25,8 @@ from . import optimizer_state
 from .averages import Ema, WeightEma
 from .causal_task import CausalTask
 from .settings import Settings
-from .tasks import FlowTask, Task, Text
+from .tasks import FlowTask, Task
+from .text import Text
 
 
 class Outcome:

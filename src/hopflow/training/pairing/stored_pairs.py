@@ -39,17 +39,17 @@ class StoredPairs:
     workers = 0
     seconds_waited = 0.0
 
-    def __init__(self, flow: Flow, corpus: _Text, batch: int, seed: int, share: Share, labelled: bool = False) -> None:
+    def __init__(self, flow: Flow, corpus: _Text, batch: int, seed: int, share: Share, labels: int = 0) -> None:
         if corpus.test_keep is not None:
-            raise ValueError("rectified pairs have no padding: train with pack=true")
+            raise ValueError(
+                "rectified pairs have no padding: train a text with pack=true; rows must have one length, or "
+                "hf.data.rows(…, keep=True)"
+            )
         self.corpus, self.batch, self.seed, self.share = corpus, batch, seed, share
         tokenizer = getattr(corpus, "tokenizer", None)
         self.pairs = RectifiedPairs.open(flow, corpus.length, getattr(tokenizer, "sha256", None))
-        if labelled and not self.pairs.store.labelled:
-            raise ValueError(
-                f"the network has labels, and the pairs of {self.pairs.store.folder} have none: draw them with a "
-                f"network with labels (hopflow rectify RUN)"
-            )
+        if labels:
+            self.pairs.store.check_labels(labels, getattr(corpus, "label_names", ()))
 
     def __str__(self) -> str:
         store, fresh = self.pairs.store, self.pairs.fresh
