@@ -1,7 +1,9 @@
 """The queue of the text study: failures, time limits, resuming, judges that come later."""
 
 from dataclasses import replace
+from threading import Event, Thread
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from hopflow.evaluation import sets
 from hopflow.evaluation.evaluated_model import EvaluatedModel
 from hopflow.evaluation.judge import Judge
 from hopflow.models import Causal
+from hopflow.recipes import Built
 from hopflow.reproduce.text import cell as cells
-from hopflow.reproduce.text import late_judges, measure, queue
+from hopflow.reproduce.text import late_judges, measure, queue, training_run
 from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.cell_bounds import _tightest_proposal
 from hopflow.reproduce.text.evaluation_sets import EvaluationSets
@@ -67,6 +70,57 @@ def test_cells_that_do_not_fit_into_the_rest_of_the_time_are_passed_over(tmp_pat
         replace(known, machine={"device": device}).write(tmp_path)
     written = queue.run(tmp_path, budget="tiny", device="cpu", minutes=1.0)
     assert [path.name for path in written] == ["tiny-ar-seed0.json"]
+
+
+def test_the_time_that_the_judge_takes_counts(tmp_path, monkeypatch):
+    two_cells(monkeypatch, lambda budget, variant, seed, *_, **__: synthetic_cell(budget, variant, seed))
+    now = [0.0]
+    monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(queue, "prepare_judges", lambda *_: now.__setitem__(0, 70.0) or [])
+    lines = []
+    assert queue.run(tmp_path, budget="tiny", device="cpu", minutes=2.0, expect=1.0, say=lines.append) == []
+    assert lines == ["dfm_b, seed 0, takes about 60 s, 50 s are left", "ar, seed 0, takes about 60 s, 50 s are left"]
+
+
+def test_a_cell_that_another_process_runs_or_has_run_is_passed_over(tmp_path, monkeypatch):
+    def run_cell(budget, variant, seed, *_, **__):
+        synthetic_cell("tiny", BUDGETS["tiny"].variants[2], 0).write(tmp_path)  # by another process, meanwhile
+        return synthetic_cell(budget, variant, seed)
+
+    two_cells(monkeypatch, run_cell)
+    monkeypatch.setitem(BUDGETS, "tiny", tiny_budget("dfm_b", "ar", "dfm_o"))
+    work, lines = tmp_path / "work", []
+    with training_run.claimed(work, "tiny-dfm_b-seed0.json") as ours:
+        assert ours
+        written = queue.run(tmp_path, budget="tiny", work=work, device="cpu", say=lines.append)
+    assert [path.name for path in written] == ["tiny-ar-seed0.json"]
+    assert "dfm_b, seed 0: another process runs it" in lines
+    assert "dfm_o, seed 0: another process has run it" in lines
+    assert [path.name for path in queue.run(tmp_path, budget="tiny", work=work, device="cpu")] == [
+        "tiny-dfm_b-seed0.json"
+    ]
+
+
+def test_a_run_that_another_process_trains_is_waited_for(tmp_path):
+    order, said = [], Event()
+    trains_later, trains_now = Mock(spec=Built), Mock(spec=Built)
+    trains_later.recipe = trains_now.recipe = SimpleNamespace(steps=2)
+
+    def say(line):
+        order.append(line)
+        said.set()
+
+    def first(**_):
+        waiting.start()
+        assert said.wait(60)
+        order.append("first")
+
+    trains_now.train.side_effect = first
+    trains_later.train.side_effect = lambda **_: order.append("second")
+    waiting = Thread(target=training_run.train, args=(trains_later, tmp_path / "work" / "judge", say))
+    training_run.train(trains_now, tmp_path / "work" / "judge", order.append)
+    waiting.join(60)
+    assert order == ["waiting for another process, which trains judge", "first", "second"]
 
 
 def test_the_forecast_of_a_cell_is_that_of_its_variant_then_of_its_protocol_then_the_expected_one():
