@@ -219,6 +219,41 @@ def test_a_judge_can_score_the_stored_texts_later(tmp_path, monkeypatch):
     assert late_judges.score_stored_texts(tmp_path) == []
 
 
+def test_a_late_judge_that_is_stopped_keeps_the_points_that_it_has_scored(tmp_path, monkeypatch):
+    class Stopped(OneNatJudge):
+        calls = 0
+
+        def score(self, texts):
+            self.calls += 1
+            if self.calls == 3:
+                raise KeyboardInterrupt
+            return super().score(texts)
+
+    path = synthetic_cell("full", BUDGETS["full"].variants[0], 0, judges=("ar",)).write(tmp_path)
+    monkeypatch.setattr(late_judges, "load_named", lambda *_: NamedJudge("smollm2", Stopped(), {}))
+    with pytest.raises(KeyboardInterrupt):
+        late_judges.score_stored_texts(tmp_path)
+    assert ["smollm2" in point.judges for point in cells.read(path).samples] == [True] * 2 + [False] * 10
+    again, lines = OneNatJudge(), []
+    monkeypatch.setattr(late_judges, "load_named", lambda *_: NamedJudge("smollm2", again, {}))
+    assert late_judges.score_stored_texts(tmp_path, say=lines.append) == [path]
+    assert lines == [f"{path.name}: smollm2 scores 80 samples"]
+    assert late_judges.waiting(cells.read(path)) == []
+
+
+def test_a_late_judge_scores_the_chosen_cells_and_those_that_were_run_again(tmp_path, monkeypatch):
+    variants = BUDGETS["full"].variants[:2]
+    for seed in (0, 1):
+        for variant in variants:
+            synthetic_cell("full", variant, seed, judges=("ar",)).write(tmp_path)
+    again = synthetic_cell("full", variants[0], 0, judges=("ar",)).write(tmp_path / cells.REPEATED)
+    monkeypatch.setattr(late_judges, "load_named", lambda *_: NamedJudge("smollm2", OneNatJudge(), {}))
+    chosen = late_judges.score_stored_texts(tmp_path, variants=(variants[1].name,), seeds=(1,))
+    assert [path.name for path in chosen] == [cells.file_name("full", variants[1].name, 1)]
+    assert late_judges.score_stored_texts(tmp_path, repeat=True) == [again]
+    assert len(late_judges.score_stored_texts(tmp_path)) == 3
+
+
 @pytest.mark.slow
 def test_every_variant_of_the_study_runs_in_miniature(tmp_path, monkeypatch):
     monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path / "cache"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...bench.machine import machine
 from ...runs.devices import choose_device
 from .budgets import BUDGETS
-from .cell import Cell, file_name, read_all
+from .cell import REPEATED, Cell, file_name, read_all
 from .evaluation_sets import EvaluationSets
 from .failures import Failure, failure_path
 from .judges import NamedJudge, prepare_judges
@@ -17,8 +17,6 @@ from .measure import run_cell
 from .protocol import Budget, Say, StudyVariant
 from .training_run import claimed
 
-REPEATED = "repeated"
-"""Subfolder of cells that were run a second time, to compare machines."""
 StudyCell = tuple[StudyVariant, int]
 
 
