@@ -134,6 +134,16 @@ def test_the_forecast_of_a_cell_is_that_of_its_variant_then_of_its_protocol_then
     assert times.forecast(variant) == 3.0
 
 
+def test_the_forecast_on_a_shared_device_is_longer_than_a_cell_that_had_it_alone():
+    (variant,) = tiny_budget("dfm_b").variants
+    times = queue.CellTimes("gpu", shared=True)
+    alone = replace(synthetic_cell("tiny", variant, 0), machine={"device": "gpu"}, seconds={"training": 100.0})
+    times.add(alone)
+    assert times.forecast(variant) == pytest.approx(160.0)
+    times.add(replace(alone, machine={"device": "gpu", "shared": True}, seconds={"training": 170.0}))
+    assert times.forecast(variant) == 170.0
+
+
 def test_only_the_named_variants_and_seeds_are_run(tmp_path):
     chosen = queue.chosen_cells(BUDGETS["full"], tmp_path, ("dfm_b", "dfm_mmf"), (1, 2))
     assert [(variant.name, seed) for variant, seed in chosen] == [

@@ -18,6 +18,8 @@ from .protocol import Budget, Say, StudyVariant
 from .training_run import claimed
 
 StudyCell = tuple[StudyVariant, int]
+SHARED = 1.6
+"""An estimate of how much longer a cell takes if two processes use the device."""
 
 
 def missing(budget: Budget, folder: Path) -> list[StudyCell]:
@@ -54,12 +56,15 @@ class CellTimes:
     minutes: float | None = None
     """The time limit of this run of the queue, and when it started."""
     started: float = field(default_factory=time.monotonic)
+    shared: bool = False
+    """Whether another process uses the device."""
     measured: list[tuple[str, str, float]] = field(default_factory=list)
     """(variant, protocol, seconds)"""
 
     def add(self, cell: Cell) -> None:
         if cell.machine.get("device") == self.device:
-            self.measured.append((cell.variant, cell.protocol_sha256, sum(cell.seconds.values())))
+            slower = SHARED if self.shared and not cell.machine.get("shared") else 1.0
+            self.measured.append((cell.variant, cell.protocol_sha256, slower * sum(cell.seconds.values())))
 
     def forecast(self, variant: StudyVariant) -> float:
         """The longest cell of the variant; else the longest one of its protocol, but at least `unknown`."""
@@ -107,7 +112,7 @@ def run(
     started, written = time.monotonic(), list[Path]()
     folder, work = (folder / REPEATED, work / REPEATED) if repeat else (folder, work)
     texts = EvaluationSets(offline=offline, say=say)
-    times = CellTimes(str(machine(choose_device(device))["device"]), 60 * expect, minutes, started)
+    times = CellTimes(str(machine(choose_device(device))["device"]), 60 * expect, minutes, started, shared)
     for known in read_all(folder):
         times.add(known)
     first = BUDGETS[budget].variants[0].protocol  # cells of other sizes have the same judges
