@@ -5,12 +5,14 @@ planners; measures the likelihood of each sampler on held-out text. Writes the t
 its marker line. What was measured is kept in --out, so that a second call continues. `OMP_NUM_THREADS=1` on a machine
 that others use.
 
-The defaults take minutes on one CPU thread. The same on a GPU, with networks of the paper's size and on novels:
+The defaults take minutes on one CPU thread. The same on a GPU, with larger networks, on Morse code and on novels; a run
+is measured after each seed, so `--seeds 0` first and then all continues it:
 
-    python tools/planner_study.py --network small --text shakespeare --steps 20000 --batch 512 --samples 1000 \
-        --rows 512 --device cuda --out runs/planners-small --page planners_small.md
-    python tools/planner_study.py --network mini --text novels --tokens gpt2 --steps 20000 --batch 256 --samples 512 \
-        --rows 256 --device cuda --out runs/planners-novels --page planners_novels.md
+    python tools/planner_study.py --network mini --text shakespeare --steps 20000 --batch 64 --judge-steps 5000 \
+        --samples 1000 --rows 512 --device cuda --out runs/planners-mini --page planners_mini.md
+    python tools/planner_study.py --network mini --text novels --tokens gpt2 --steps 2500 --batch 512 --lr 1.5e-3 \
+        --judge-size mini --judge-steps 2500 --samples 512 --rows 256 --device cuda --out runs/planners-novels \
+        --page planners_novels.md
 """
 
 import argparse
@@ -86,6 +88,7 @@ class Study:
                 out=folder,
                 batch=chosen.batch,
                 device=chosen.device,
+                compile=chosen.device.startswith("cuda") and isinstance(model, hf.Transformer | hf.Causal),
                 seed=seed,
                 **quiet,
                 **keys,

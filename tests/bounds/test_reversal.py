@@ -10,6 +10,7 @@ from cases import Ramp
 import hopflow as hf
 from hopflow.bounds.reversal import ReversalEstimate, reversal_bound, reversal_certificate
 from hopflow.bounds.reversal_paths import ReversedPaths
+from hopflow.bounds.reversal_steps import log_kernel
 from hopflow.bounds.x0_posterior import x0_shift
 from hopflow.exact import Reversal
 from hopflow.flow import Flow
@@ -32,6 +33,20 @@ def test_drawn_weights_have_the_mean_that_the_oracle_computes(name, how):
     mean = found.log_weights.exp().mean(1).view(400, -1)
     law = flow.law(how.get("eta", 0.0), 3)
     assert bool(((mean.mean(0) - law).abs() < 4 * mean.std(0) / 20).all())
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Positional((Linear(), Cosine()))], ids=str)
+def test_one_step_number_for_all_rows_means_the_same_as_one_per_row(schedule):
+    case = toys.oracle("uniform", data=2, schedule=schedule)
+    walk, xt = ReversedPaths(case.model, case.flow, 3, 0.7), case.space.states
+    new = xt.flip(0)
+    for n in range(3):
+        per_row = torch.full((len(xt),), n)
+        one, each = walk.odds(n, xt, new), walk.odds(per_row, xt, new)
+        assert torch.equal(one.against, each.against)
+        assert torch.equal(one.share, each.share)
+        together = walk.forward(n, xt, new, one)
+        assert torch.equal(together, log_kernel(case.flow, walk.table.at(per_row), xt, new, each))
 
 
 @pytest.mark.parametrize("prediction", [Plain(), Carry()], ids=str)

@@ -1,6 +1,8 @@
 """The study of rectified pairs: teachers and pairs in miniature, and its page."""
 
 import json
+import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -9,12 +11,12 @@ from tiny_study import TINY
 
 from hopflow.reproduce.rectified import page as rectified_page
 from hopflow.reproduce.rectified import pictures, variants
-from hopflow.reproduce.rectified.page import page, relative
+from hopflow.reproduce.rectified.page import Quantity, page, relative
 from hopflow.reproduce.text import cell as cells
 from hopflow.reproduce.text import queue
 from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.failures import read_failures
-from hopflow.reproduce.text.protocol import Budget
+from hopflow.reproduce.text.protocol import FULL, Budget
 from hopflow.reproduce.text.statistics import Mean
 from hopflow.runs.pair_store import PairStore
 
@@ -111,7 +113,7 @@ def complete(tmp_path, monkeypatch):
 def test_the_page_says_by_how_much_hops_fall_against_the_control(complete):
     text = page(complete)
     assert (
-        "- **hops** of `rectified` against `continued`: -40.0 ± 0.0 % at 128 steps. Lower at 4, 8, 16, 32, 128" in text
+        "- **hops** of `rectified` against `continued`: -40.0 ± 0.1 % at 128 steps. Lower at 4, 8, 16, 32, 128" in text
     )
     assert "Missing runs: none" in text
 
@@ -129,8 +131,25 @@ def test_a_difference_is_paired_by_seed_in_per_cent():
     def number(group):
         return Mean(float(group[0].parameters), 0.0, 1)
 
-    found = relative([cell(1, 18), cell(0, 9), cell(2, 5)], [cell(0, 10), cell(1, 20)], number)
+    found = relative([cell(1, 18), cell(0, 9), cell(2, 5)], [cell(0, 10), cell(1, 20)], Quantity(number))
     assert (found.value, found.stderr, found.seeds) == (pytest.approx(-10.0), pytest.approx(0.0, abs=1e-12), 2)
+
+
+def test_the_error_of_a_difference_is_not_below_that_of_the_samples_and_pairs_a_bound_by_sequence():
+    def cells_of(shift):
+        found = (synthetic_cell("tiny", BUDGETS["full"].variants[2], seed) for seed in (0, 1, 2))
+        return [replace(one, bounds=[shifted(bound, shift) for bound in one.bounds]) for one in found]
+
+    def shifted(bound, by):
+        return replace(bound, nats=[nats + by * (1 + row % 2) for row, nats in enumerate(bound.nats)])
+
+    compared = rectified_page._numbers(replace(FULL, sampler_steps=(128,)))
+    br = relative(cells_of(2.0), cells_of(0.0), compared["br"][128])
+    assert br.value == pytest.approx(100 * math.expm1(3 / 128))  # 8 rows, moved by 2 or 4 nats
+    assert br.stderr == pytest.approx((100 + br.value) * statistics.stdev([2.0, 4.0] * 4) / math.sqrt(8) / 128)
+    judged = relative(cells_of(0.0), cells_of(0.0), compared["judge ar"][128])
+    assert (judged.value, judged.seeds) == (0.0, 3)
+    assert judged.stderr > 0.1
 
 
 def test_without_cells_nothing_is_stated(tmp_path):

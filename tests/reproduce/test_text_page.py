@@ -1,5 +1,6 @@
 """The page of the text study with all cells: the paper's tables, findings and pictures, from made-up numbers."""
 
+import shutil
 import sys
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -8,8 +9,8 @@ import pytest
 from synthetic_cells import synthetic_cell
 
 from hopflow import cli
-from hopflow.reproduce.text import queue
 from hopflow.reproduce.text.budgets import BUDGETS
+from hopflow.reproduce.text.cell import REPEATED
 from hopflow.reproduce.text.claims import CLAIMS
 from hopflow.reproduce.text.findings import _paper_steps, cost_table
 from hopflow.reproduce.text.page import page
@@ -23,7 +24,7 @@ def complete(tmp_path_factory):
     folder = tmp_path_factory.mktemp("complete") / "results" / "text"
     for variant, seed in BUDGETS["full"].cells():
         synthetic_cell("full", variant, seed).write(folder)
-    synthetic_cell("full", BUDGETS["full"].variants[0], 0).write(folder / queue.REPEATED)
+    synthetic_cell("full", BUDGETS["full"].variants[0], 0).write(folder / REPEATED)
     return folder
 
 
@@ -68,9 +69,18 @@ def test_steps_saved_by_ot_follow_from_the_paper_s_own_values():
     assert _paper_steps("dfm_b_exact_ema", "ar", FULL.sampler_steps) == 32  # 32 times fewer
 
 
-def test_a_repeated_cell_is_compared_with_the_first_run(complete):
-    assert "| dfm_o, seed 0 | b0 |" in page(complete)
-    assert "+0.00% ± 0.00%" in page(complete)
+def test_a_repeated_cell_is_compared_with_the_first_run(complete, tmp_path):
+    row = next(line for line in page(complete).splitlines() if line.startswith("| dfm_o, seed 0 | b0 |"))
+    assert "| +0.00% ± 0.00% | ± 0." in row
+    assert "| yes |" in row
+    folder = tmp_path / "text"
+    shutil.copytree(complete, folder)
+    again = synthetic_cell("full", BUDGETS["full"].variants[0], 0)
+    bounds = [replace(bound, nats=[nats + 4 for nats in bound.nats]) for bound in again.bounds]
+    replace(again, bounds=bounds).write(folder / REPEATED)
+    row = next(line for line in page(folder).splitlines() if line.startswith("| dfm_o, seed 0 | b0 |"))
+    assert "| +3.17% ± 0.00% |" in row
+    assert "| no |" in row
 
 
 def test_the_pictures_are_drawn_from_the_cells(complete):

@@ -1,7 +1,9 @@
 """The queue of the text study: failures, time limits, resuming, judges that come later."""
 
 from dataclasses import replace
+from threading import Event, Thread
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from hopflow.evaluation import sets
 from hopflow.evaluation.evaluated_model import EvaluatedModel
 from hopflow.evaluation.judge import Judge
 from hopflow.models import Causal
+from hopflow.recipes import Built
 from hopflow.reproduce.text import cell as cells
-from hopflow.reproduce.text import late_judges, measure, queue
+from hopflow.reproduce.text import late_judges, measure, queue, training_run
 from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.cell_bounds import _tightest_proposal
 from hopflow.reproduce.text.evaluation_sets import EvaluationSets
@@ -69,6 +72,57 @@ def test_cells_that_do_not_fit_into_the_rest_of_the_time_are_passed_over(tmp_pat
     assert [path.name for path in written] == ["tiny-ar-seed0.json"]
 
 
+def test_the_time_that_the_judge_takes_counts(tmp_path, monkeypatch):
+    two_cells(monkeypatch, lambda budget, variant, seed, *_, **__: synthetic_cell(budget, variant, seed))
+    now = [0.0]
+    monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(queue, "prepare_judges", lambda *_: now.__setitem__(0, 70.0) or [])
+    lines = []
+    assert queue.run(tmp_path, budget="tiny", device="cpu", minutes=2.0, expect=1.0, say=lines.append) == []
+    assert lines == ["dfm_b, seed 0, takes about 60 s, 50 s are left", "ar, seed 0, takes about 60 s, 50 s are left"]
+
+
+def test_a_cell_that_another_process_runs_or_has_run_is_passed_over(tmp_path, monkeypatch):
+    def run_cell(budget, variant, seed, *_, **__):
+        synthetic_cell("tiny", BUDGETS["tiny"].variants[2], 0).write(tmp_path)  # by another process, meanwhile
+        return synthetic_cell(budget, variant, seed)
+
+    two_cells(monkeypatch, run_cell)
+    monkeypatch.setitem(BUDGETS, "tiny", tiny_budget("dfm_b", "ar", "dfm_o"))
+    work, lines = tmp_path / "work", []
+    with training_run.claimed(work, "tiny-dfm_b-seed0.json") as ours:
+        assert ours
+        written = queue.run(tmp_path, budget="tiny", work=work, device="cpu", say=lines.append)
+    assert [path.name for path in written] == ["tiny-ar-seed0.json"]
+    assert "dfm_b, seed 0: another process runs it" in lines
+    assert "dfm_o, seed 0: another process has run it" in lines
+    assert [path.name for path in queue.run(tmp_path, budget="tiny", work=work, device="cpu")] == [
+        "tiny-dfm_b-seed0.json"
+    ]
+
+
+def test_a_run_that_another_process_trains_is_waited_for(tmp_path):
+    order, said = [], Event()
+    trains_later, trains_now = Mock(spec=Built), Mock(spec=Built)
+    trains_later.recipe = trains_now.recipe = SimpleNamespace(steps=2)
+
+    def say(line):
+        order.append(line)
+        said.set()
+
+    def first(**_):
+        waiting.start()
+        assert said.wait(60)
+        order.append("first")
+
+    trains_now.train.side_effect = first
+    trains_later.train.side_effect = lambda **_: order.append("second")
+    waiting = Thread(target=training_run.train, args=(trains_later, tmp_path / "work" / "judge", say))
+    training_run.train(trains_now, tmp_path / "work" / "judge", order.append)
+    waiting.join(60)
+    assert order == ["waiting for another process, which trains judge", "first", "second"]
+
+
 def test_the_forecast_of_a_cell_is_that_of_its_variant_then_of_its_protocol_then_the_expected_one():
     variant, other = tiny_budget("dfm_b", "ar").variants
     times = queue.CellTimes("gpu", unknown=7.0)
@@ -78,6 +132,16 @@ def test_the_forecast_of_a_cell_is_that_of_its_variant_then_of_its_protocol_then
     times.add(replace(synthetic_cell("tiny", variant, 0), machine={"device": "gpu"}, seconds={"training": 3.0}))
     times.add(replace(synthetic_cell("tiny", variant, 0), machine={"device": "cpu"}, seconds={"training": 9.0}))
     assert times.forecast(variant) == 3.0
+
+
+def test_the_forecast_on_a_shared_device_is_longer_than_a_cell_that_had_it_alone():
+    (variant,) = tiny_budget("dfm_b").variants
+    times = queue.CellTimes("gpu", shared=True)
+    alone = replace(synthetic_cell("tiny", variant, 0), machine={"device": "gpu"}, seconds={"training": 100.0})
+    times.add(alone)
+    assert times.forecast(variant) == pytest.approx(160.0)
+    times.add(replace(alone, machine={"device": "gpu", "shared": True}, seconds={"training": 170.0}))
+    assert times.forecast(variant) == 170.0
 
 
 def test_only_the_named_variants_and_seeds_are_run(tmp_path):
@@ -163,6 +227,41 @@ def test_a_judge_can_score_the_stored_texts_later(tmp_path, monkeypatch):
     assert found.judges["smollm2"] == {"identity": {"name": "smollm2"}}
     assert all(point.judges["smollm2"].tokens == [1] * 8 and len(point.texts) == 4 for point in found.samples)
     assert late_judges.score_stored_texts(tmp_path) == []
+
+
+def test_a_late_judge_that_is_stopped_keeps_the_points_that_it_has_scored(tmp_path, monkeypatch):
+    class Stopped(OneNatJudge):
+        calls = 0
+
+        def score(self, texts):
+            self.calls += 1
+            if self.calls == 3:
+                raise KeyboardInterrupt
+            return super().score(texts)
+
+    path = synthetic_cell("full", BUDGETS["full"].variants[0], 0, judges=("ar",)).write(tmp_path)
+    monkeypatch.setattr(late_judges, "load_named", lambda *_: NamedJudge("smollm2", Stopped(), {}))
+    with pytest.raises(KeyboardInterrupt):
+        late_judges.score_stored_texts(tmp_path)
+    assert ["smollm2" in point.judges for point in cells.read(path).samples] == [True] * 2 + [False] * 10
+    again, lines = OneNatJudge(), []
+    monkeypatch.setattr(late_judges, "load_named", lambda *_: NamedJudge("smollm2", again, {}))
+    assert late_judges.score_stored_texts(tmp_path, say=lines.append) == [path]
+    assert lines == [f"{path.name}: smollm2 scores 80 samples"]
+    assert late_judges.waiting(cells.read(path)) == []
+
+
+def test_a_late_judge_scores_the_chosen_cells_and_those_that_were_run_again(tmp_path, monkeypatch):
+    variants = BUDGETS["full"].variants[:2]
+    for seed in (0, 1):
+        for variant in variants:
+            synthetic_cell("full", variant, seed, judges=("ar",)).write(tmp_path)
+    again = synthetic_cell("full", variants[0], 0, judges=("ar",)).write(tmp_path / cells.REPEATED)
+    monkeypatch.setattr(late_judges, "load_named", lambda *_: NamedJudge("smollm2", OneNatJudge(), {}))
+    chosen = late_judges.score_stored_texts(tmp_path, variants=(variants[1].name,), seeds=(1,))
+    assert [path.name for path in chosen] == [cells.file_name("full", variants[1].name, 1)]
+    assert late_judges.score_stored_texts(tmp_path, repeat=True) == [again]
+    assert len(late_judges.score_stored_texts(tmp_path)) == 3
 
 
 @pytest.mark.slow

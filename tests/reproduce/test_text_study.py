@@ -14,7 +14,13 @@ from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.claims import ClaimResult, _bound_claim, _judged_claim
 from hopflow.reproduce.text.page import page
 from hopflow.reproduce.text.protocol import FULL, LAPTOP, PAPER_SIZE, SEEDS, Budget, StudyVariant
-from hopflow.reproduce.text.statistics import difference, judged_perplexity, over_seeds, perplexity
+from hopflow.reproduce.text.statistics import (
+    difference,
+    judged_perplexity,
+    over_seeds,
+    perplexity,
+    two_runs_apart,
+)
 
 STUDY = ROOT / "docs" / "results" / "text"
 
@@ -84,6 +90,12 @@ def test_a_difference_is_paired_by_sequence_so_that_what_sequences_share_cancels
     assert seeds == 3
     assert value == pytest.approx(math.expm1(-0.41 / 4), rel=1e-3)
     assert error < 0.002
+
+
+def test_two_runs_differ_by_the_spread_over_seeds_times_the_root_of_two():
+    spread = [cell("x", seed, [bound([4.0 * seed])]) for seed in (0, 1)]  # log perplexities 0 and 1
+    assert two_runs_apart(spread, "test", "b0") == pytest.approx(1.0)
+    assert two_runs_apart(spread[:1], "test", "b0") is None
 
 
 def test_a_difference_uses_only_seeds_that_both_variants_have():

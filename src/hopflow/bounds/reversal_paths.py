@@ -137,10 +137,10 @@ class ReversedPaths:
         """The odds of xt and of the next tokens by the network at x_n = xt; one call."""
         is_data = self.flow.vocab.is_data(new)
         target = torch.where(is_data, new, 0)  # a mask is never predicted
-        at = torch.as_tensor(n, device=self.float64_device).expand(len(xt))
-        t, rest = self.table.t[at].to(self.time_dtype), self.table.rest[at]
-        xt_there, target, t = (x.to(self.device) for x in (xt, target, t))
-        rest = rest.to(self.time_dtype).to(self.device)
+        t, rest = (times[n].to(self.time_dtype).to(self.device) for times in (self.table.t, self.table.rest))
+        if isinstance(n, int):  # an index on the device would make the host wait for it
+            t, rest = t.repeat(len(xt)), rest.repeat(len(xt), 1)
+        xt_there, target = xt.to(self.device), target.to(self.device)
         sample = PathSample(xt_there, target, xt_there, t, rest, torch.ones_like(rest), labels=labels)
         if self.x0_head is not None and isinstance(n, int):  # both heads have the same input
             features = self._features(n, xt, labels)
@@ -212,7 +212,7 @@ class ReversedPaths:
         return None if labels is None else labels.to(self.device)
 
     def _step(self, n: int) -> Step:
-        return self.table.at(torch.tensor([n], device=self.float64_device))
+        return self.table.at(slice(n, n + 1))
 
     def _uniforms(self, streams: RandomStreams, length: int) -> Iterator[Float[Tensor, "B L"]]:
         """The random numbers of each step, from the last step to the first."""

@@ -57,9 +57,13 @@ class StepTable:
         self.rest = flow.schedule.rest(t[:, None]).to(device)  # (N+1, 1) or (N+1, L)
         self.eta = eta_at(eta, t[:-1])[:, None].to(device)
 
-    def at(self, n: Int[Tensor, " B"]) -> Step:
-        """The steps from x_n to x_{n+1}, with one n per row."""
-        return Step(self.rest[n], self.rest[n + 1], self.eta[n])
+    def at(self, n: Int[Tensor, " B"] | slice) -> Step:
+        """The steps from x_n to x_{n+1}, with one n per row, or for all rows the one of `slice(n, n + 1)`.
+
+        A slice needs no index on the device, for whose copy the host would wait until all earlier work is done.
+        """
+        after = slice(n.start + 1, n.stop + 1) if isinstance(n, slice) else n + 1
+        return Step(self.rest[n], self.rest[after], self.eta[n])
 
 
 @dataclass(frozen=True)

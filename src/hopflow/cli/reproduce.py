@@ -128,7 +128,7 @@ def _run_study(
 
     with lines() as progress:
         if judge_only:
-            how = chosen.typed("variants", "seeds", "minutes", "expect", "limit", "later", "shared", "repeat", "commit")
+            how = chosen.typed("minutes", "expect", "limit", "later", "shared", "commit")
             late_judges.score_stored_texts(cells, **{"budget": chosen.budget, **how}, offline=offline, say=progress)
         elif not page_only:
             how = {"budget": chosen.budget, **chosen.typed()}

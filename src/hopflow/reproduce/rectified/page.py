@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..text.cell import Cell
+from ..text.cell import BoundValues, Cell
+from ..text.cell_bounds import CONTEXT, X0_HEAD
 from ..text.markdown import section, show, table
 from ..text.page import study_cells
 from ..text.protocol import Budget, Protocol
@@ -15,7 +17,9 @@ from ..text.statistics import (
     entropy_mean,
     hops_mean,
     judged_mean,
-    over_seeds,
+    mean,
+    over_seeds_and_within,
+    perplexity,
     tightest_reversal,
     transport_mean,
 )
@@ -80,8 +84,9 @@ def _study(budget: Budget, cells: Cells, folder: Path) -> list[str]:
 
 
 DIFFERENCES = (
-    f"In per cent, paired by seed. **Bold**: beyond {SURE} standard errors over at least {SEEDS_NEEDED} seeds. Fewer "
-    f"hops, a lower perplexity and a lower br are better."
+    f"In per cent, paired by seed, br by sequence too; the error is the larger one of that over seeds and that within "
+    f"a seed. **Bold**: beyond {SURE} standard errors, with at least {SEEDS_NEEDED} seeds. Fewer hops, a lower "
+    f"perplexity and a lower br are better."
 )
 
 
@@ -141,33 +146,64 @@ def _hops_at(steps: int, group: Sequence[Cell]) -> Mean | None:
     return hops_mean(group, steps, 0.0)
 
 
-def relative(cells: Sequence[Cell], base: Sequence[Cell], number: Number) -> Mean | None:
-    """By how many per cent a number of `cells` differs from that of `base`, paired by seed."""
+def _bound_of(paths: int, steps: int, cell: Cell) -> BoundValues | None:
+    """br of one cell, by the proposal with the lower mean."""
+    keys = {"steps": steps, "paths": paths}
+    found = [cell.bound("test", "br", proposal=proposal, **keys) for proposal in (CONTEXT, X0_HEAD)]
+    return min((one for one in found if one is not None), key=lambda one: perplexity(one)[0], default=None)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that is compared."""
+
+    value: Number
+    rows: Callable[[Cell], BoundValues | None] | None = None
+    """For a bound: its values for each sequence, which are the same sequences in every cell."""
+
+    def error(self, ours: Cell, theirs: Cell) -> float:
+        """The error of the ratio of two cells, over their sequences; relative to the ratio."""
+        if self.rows is None:
+            a, b = self.value([ours]), self.value([theirs])
+            assert a is not None
+            assert b is not None
+            return math.hypot(a.stderr / a.value, b.stderr / b.value)
+        x, y = self.rows(ours), self.rows(theirs)
+        assert x is not None
+        assert y is not None
+        apart = [a - b for a, b in zip(x.nats, y.nats, strict=True) if a is not None and b is not None]
+        return mean(apart)[1] / x.length
+
+
+def relative(cells: Sequence[Cell], base: Sequence[Cell], quantity: Quantity) -> Mean | None:
+    """By how many per cent a number of `cells` differs from that of `base`, paired by seed, and a bound by sequence."""
     by_seed = {cell.seed: cell for cell in base}
     each: list[tuple[float, float]] = []
     for cell in cells:
-        ours, theirs = number([cell]), number([by_seed[cell.seed]]) if cell.seed in by_seed else None
-        if ours is not None and theirs is not None and math.isfinite(ours.value) and math.isfinite(theirs.value):
+        other = by_seed.get(cell.seed)
+        ours, theirs = quantity.value([cell]), None if other is None else quantity.value([other])
+        if other is None or ours is None or theirs is None:
+            continue
+        if math.isfinite(ours.value) and math.isfinite(theirs.value):
             ratio = ours.value / theirs.value
-            error = math.hypot(ours.stderr / ours.value, theirs.stderr / theirs.value)
-            each.append((100 * (ratio - 1), 100 * ratio * error))
-    return over_seeds(each) if each else None
+            each.append((100 * (ratio - 1), 100 * ratio * quantity.error(cell, other)))
+    return Mean(*over_seeds_and_within(each, same_rows=quantity.rows is not None)) if each else None
 
 
 def _is_sure(found: Mean | None) -> bool:
     return found is not None and found.seeds >= SEEDS_NEEDED and abs(found.value) > SURE * found.stderr
 
 
-def _numbers(protocol: Protocol) -> dict[str, dict[int, Number]]:
+def _numbers(protocol: Protocol) -> dict[str, dict[int, Quantity]]:
     """What is compared at every number of steps, by its name."""
-    steps = protocol.sampler_steps
-    judges: dict[str, dict[int, Number]] = {
-        f"judge {judge}": {n: partial(_perplexity, judge, n) for n in steps} for judge in protocol.judges
+    steps, paths = protocol.sampler_steps, protocol.paths
+    judges = {
+        f"judge {judge}": {n: Quantity(partial(_perplexity, judge, n)) for n in steps} for judge in protocol.judges
     }
     return {
-        "hops": {n: partial(_hops_at, n) for n in steps},
+        "hops": {n: Quantity(partial(_hops_at, n)) for n in steps},
         **judges,
-        "br": {n: partial(_br, protocol.paths, n) for n in steps},
+        "br": {n: Quantity(partial(_br, paths, n), partial(_bound_of, paths, n)) for n in steps},
     }
 
 
@@ -200,10 +236,10 @@ def _findings(cells: Cells, protocol: Protocol) -> list[str]:
             f"- **{what}** of `{ONCE}` against `{CONTINUED}`: {show(found[most])} % at {most} steps. Lower at "
             f"{', '.join(lower) or 'no number of'} steps, higher at {', '.join(higher) or 'no number of'} steps."
         )
-    gained = relative(once, ot, partial(_hops_at, max(protocol.sampler_steps)))
+    gained = relative(once, ot, Quantity(partial(_hops_at, max(protocol.sampler_steps))))
     lines.append(f"- **hops** of `{ONCE}` against `{OT}`: {show(gained)} % at {max(protocol.sampler_steps)} steps.")
     rule = (
-        f"Lower and higher: beyond {SURE} standard errors over at least {SEEDS_NEEDED} seeds. For a perfect network, "
+        f"Lower and higher: beyond {SURE} standard errors, with at least {SEEDS_NEEDED} seeds. For a perfect network, "
         f"independent tokens and noise with their frequencies, hops fall by 1/e, {100 / math.e:.1f} %."
     )
     return ["\n".join(lines), rule]

@@ -18,6 +18,8 @@ from ...system import atomic
 SCHEMA = 1
 TEXTS = 4
 """Sample texts that a cell keeps of each point."""
+REPEATED = "repeated"
+"""Subfolder of cells that were run a second time, to compare machines."""
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .cell import Cell
-from .findings import correlation_of, steps_to_match
+from .findings import correlation_of
 from .protocol import FULL
-from .statistics import bound_mean, difference, judged_perplexity, over_seeds, tightest_reversal
+from .statistics import (
+    bound_mean,
+    difference,
+    judged_perplexity,
+    nan_if_none,
+    over_seeds_and_within,
+    share_of_gap,
+    tightest,
+)
 
 ERRORS = 2.0
 """Standard errors over seeds that a difference must exceed."""
@@ -38,11 +46,7 @@ def _lower(value: float, error: float, seeds: int) -> str:
 
 
 def _seeds(count: int) -> str:
-    return _number_of(count) if count > 1 else "1 seed, error over sequences"
-
-
-def _number_of(seeds: int) -> str:
-    return f"{seeds} seed{'s' * (seeds != 1)}"
+    return f"{count} seeds" if count > 1 else "1 seed, error over sequences"
 
 
 def _bound_claim(claim: str, ours: str, base: str, quantity: str, **keys: object) -> Callable[[Cells], ClaimResult]:
@@ -58,60 +62,74 @@ def _bound_claim(claim: str, ours: str, base: str, quantity: str, **keys: object
     return decide
 
 
-_RULE = f"confirmed below 0, refuted above 0, beyond {ERRORS:g} standard errors over at least {LEAST_SEEDS} seeds"
+_RULE = f"confirmed below 0, refuted above 0, beyond {ERRORS:g} standard errors, with at least {LEAST_SEEDS} seeds"
 
 
-def _judged_claim(claim: str, ours: str, base: str, steps: int, eta: float) -> Callable[[Cells], ClaimResult]:
-    rule = f"generative perplexity of {ours} against {base} at {steps:,} steps, η = {eta:g}: {_RULE}, by both judges"
+def _judged_claim(
+    claim: str, ours: str, base: str, steps: int, eta: float, base_steps: int | None = None
+) -> Callable[[Cells], ClaimResult]:
+    at = f"at {steps:,} steps" if base_steps is None else f"({steps:,} against {base_steps:,} steps)"
+    rule = f"generative perplexity of {ours} against {base} {at}, η = {eta:g}, paired by seed: {_RULE}, by both judges"
 
     def decide(cells: Cells) -> ClaimResult:
-        found = {judge: _judged(cells, ours, base, judge, steps, eta) for judge in FULL.judges}
+        found = {
+            judge: _judged(cells.get(ours, ()), cells.get(base, ()), judge, (steps, base_steps or steps), eta)
+            for judge in FULL.judges
+        }
         known = {judge: pair for judge, pair in found.items() if pair is not None}
         if not known:
             return ClaimResult(claim, "open", NOT_MEASURED, rule)
         verdicts = {_lower(*pair) for pair in known.values()}
         status = verdicts.pop() if len(verdicts) == 1 and len(known) == len(found) else "open"
         numbers = ", ".join(f"{judge} {pair[0]:+.1%} ± {pair[1]:.1%}" for judge, pair in known.items())
-        return ClaimResult(claim, status, f"{numbers} ({_seeds(min(pair[2] for pair in known.values()))})", rule)
+        apart = "".join(_other_weights(cells.get(ours, ()), cells.get(base, ()), judge) for judge in known)
+        return ClaimResult(claim, status, f"{numbers} ({_seeds(min(pair[2] for pair in known.values()))}{apart})", rule)
 
     return decide
 
 
-def _judged(cells: Cells, ours: str, base: str, judge: str, steps: int, eta: float) -> Difference | None:
-    """Relative difference of generative perplexities, paired by seed."""
-
-    def by_seed(name: str) -> dict[int, tuple[float, float]]:
-        return {
+def _judged(
+    cells: Sequence[Cell], base: Sequence[Cell], judge: str, steps: tuple[int, int], eta: float
+) -> Difference | None:
+    """Relative difference of generative perplexities at these steps of the two variants, paired by seed."""
+    first, second = (
+        {
             cell.seed: judged_perplexity(point.judges[judge])
-            for cell in cells.get(name, ())
+            for cell in group
             for point in cell.samples
-            if (point.steps, point.eta) == (steps, eta) and judge in point.judges
+            if (point.steps, point.eta) == (count, eta) and judge in point.judges
         }
-
-    first, second = by_seed(ours), by_seed(base)
+        for group, count in zip((cells, base), steps, strict=True)
+    )
     each = []
     for seed in sorted(first.keys() & second.keys()):
         (a, a_error), (b, b_error) = first[seed], second[seed]
         each.append((a / b - 1, a / b * math.hypot(a_error / a, b_error / b)))
-    return _over(each)
+    return over_seeds_and_within(each, same_rows=False) if each else None
 
 
-def _paired(cells: Cells, ours: str, base: str, value: Callable[[Cell], float | None]) -> Difference | None:
-    """Difference of a number of the cells, paired by seed."""
+def _other_weights(cells: Sequence[Cell], base: Sequence[Cell], judge: str) -> str:
+    """The seeds in which the two variants were scored by judges of the same name with different weights, as text."""
+
+    def weights(cell: Cell) -> object:
+        return cell.judges.get(judge, {}).get("identity", {}).get("sha256")
+
+    theirs = {cell.seed: weights(cell) for cell in base}
+    seeds = [str(cell.seed) for cell in cells if cell.seed in theirs and weights(cell) != theirs[cell.seed]]
+    return f"; two trainings of {judge} in seed {', '.join(seeds)}" if seeds else ""
+
+
+def _paired(
+    cells: Cells, ours: str, base: str, value: Callable[[Cell], tuple[float | None, float | None]]
+) -> Difference | None:
+    """Difference of a number of the cells, which comes with its error, paired by seed."""
     first, second = ({cell.seed: value(cell) for cell in cells.get(name, ())} for name in (ours, base))
     each = []
     for seed in sorted(first.keys() & second.keys()):
-        a, b = first[seed], second[seed]
+        (a, a_error), (b, b_error) = first[seed], second[seed]
         if a is not None and b is not None:
-            each.append((a - b, math.nan))
-    return _over(each)
-
-
-def _over(each: Sequence[tuple[float, float]]) -> Difference | None:
-    if not each:
-        return None
-    found = over_seeds(each)
-    return found.value, found.stderr, found.seeds
+            each.append((a - b, math.hypot(nan_if_none(a_error), nan_if_none(b_error))))
+    return over_seeds_and_within(each, same_rows=False) if each else None
 
 
 def _gap(cells: Cells) -> ClaimResult:
@@ -119,50 +137,49 @@ def _gap(cells: Cells) -> ClaimResult:
     claim = "bag-of-words is far worse than masks (perplexity 211 against 71 on WikiText-2 in the paper)"
     rule = (
         f"share of the log gap between b0 of dfm_b and b0 of dfm_o that the tightest bound of dfm_b (br or bk, η = 0) "
-        f"closes, same test rows: confirmed below 50 %, refuted above, with at least {LEAST_SEEDS} seeds"
+        f"closes, same test rows: confirmed below 50 %, refuted above, beyond {ERRORS:g} standard errors, with at "
+        f"least {LEAST_SEEDS} seeds"
     )
-    masks = bound_mean(cells.get("dfm_o", ()), "test", "b0")
-    loose = bound_mean(cells.get("dfm_b", ()), "test", "b0")
-    bags = cells.get("dfm_b", ())
+    bags, masks = cells.get("dfm_b", ()), cells.get("dfm_o", ())
     paths = max((bound.paths or 1 for cell in bags for bound in cell.bounds if bound.quantity == "br"), default=1)
-    tight = [one for one in (tightest_reversal(bags, "test", paths), bound_mean(bags, "test", "bk")) if one is not None]
-    if masks is None or loose is None or not tight:
+    tight = tightest(bags, "test", paths)
+    each = [] if tight is None else _shares(bags, masks, *tight)
+    if tight is None or not each:
         return ClaimResult(claim, "open", NOT_MEASURED, rule)
-    best = min(tight, key=lambda found: found.value)
-    share = math.log(loose.value / best.value) / math.log(loose.value / masks.value)
-    number = f"{share:.0%} of the gap is the bound (b0 {loose}, tightest bound {best}, masks {masks})"
-    enough = min(masks.seeds, loose.seeds) >= LEAST_SEEDS
-    return ClaimResult(claim, ("confirmed" if share < 0.5 else "refuted") if enough else "open", number, rule)
-
-
-def _fewer_steps(claim: str, ours: str, base: str, most: int) -> Callable[[Cells], ClaimResult]:
-    rule = (
-        f"steps with which {ours} has at most the mean generative perplexity of {base} at 1,024 steps: confirmed if at "
-        f"most {most} by both judges, refuted if more by both, with at least {LEAST_SEEDS} seeds"
+    share, error, seeds = over_seeds_and_within(each, same_rows=True)
+    loose, best = bound_mean(bags, "test", "b0"), bound_mean(bags, "test", tight[0], **tight[1])
+    number = (
+        f"{share:.0%} ± {error:.0%} of the gap is the bound (b0 {loose}, tightest bound {best}, masks "
+        f"{bound_mean(masks, 'test', 'b0')}; {_seeds(seeds)})"
     )
+    return ClaimResult(claim, _lower(share - 0.5, error, seeds), number, rule)
 
-    def decide(cells: Cells) -> ClaimResult:
-        if not cells.get(ours) or not cells.get(base):
-            return ClaimResult(claim, "open", NOT_MEASURED, rule)
-        found = {judge: steps_to_match(cells, ours, judge, FULL.sampler_steps) for judge in FULL.judges}
-        number = ", ".join(f"{judge} {steps:,}" if steps else f"{judge} > 1,024" for judge, steps in found.items())
-        enough = min(len(cells[ours]), len(cells[base])) >= LEAST_SEEDS
-        reached = {steps is not None and steps <= most for steps in found.values()}
-        status = "open" if not enough or len(reached) > 1 else "confirmed" if reached.pop() else "refuted"
-        return ClaimResult(claim, status, f"steps: {number}", rule)
 
-    return decide
+def _shares(
+    bags: Sequence[Cell], masks: Sequence[Cell], quantity: str, keys: Mapping[str, object]
+) -> list[tuple[float, float]]:
+    """The share of the gap that this bound closes, with its error over sequences, for each seed of both variants."""
+    below = {cell.seed: cell.bound("test", "b0") for cell in masks}
+    found = []
+    for cell in bags:
+        three = cell.bound("test", "b0"), cell.bound("test", quantity, **keys), below.get(cell.seed)
+        share = None if None in three else share_of_gap(*three)  # type: ignore[arg-type]
+        found += [] if share is None else [share]
+    return found
 
 
 def _hops(claim: str, ours: str, base: str) -> Callable[[Cells], ClaimResult]:
     rule = f"hops of {ours} against {base} along samples of 1,024 steps, η = 0, paired by seed: {_RULE}"
 
+    def hops(cell: Cell) -> tuple[float | None, float | None]:
+        found = cell.transport.get("jumps")
+        return (None, None) if found is None else (found.value, found.stderr)
+
     def decide(cells: Cells) -> ClaimResult:
-        found = _paired(cells, ours, base, lambda cell: cell.transport["jumps"].value if cell.transport else None)
+        found = _paired(cells, ours, base, hops)
         if found is None:
             return ClaimResult(claim, "open", NOT_MEASURED, rule)
-        number = f"{found[0]:+.1f} ± {'?' if math.isnan(found[1]) else f'{found[1]:.1f}'} hops ({_number_of(found[2])})"
-        return ClaimResult(claim, _lower(*found), number, rule)
+        return ClaimResult(claim, _lower(*found), f"{found[0]:+.1f} ± {found[1]:.1f} hops ({_seeds(found[2])})", rule)
 
     return decide
 
@@ -174,35 +191,45 @@ SAME_ENTROPY = 0.05
 def _entropy(claim: str, ours: str, base: str, steps: int) -> Callable[[Cells], ClaimResult]:
     rule = (
         f"entropy of samples of {ours} minus {base} at {steps} steps, paired by seed: confirmed if within "
-        f"± {SAME_ENTROPY} bits by {ERRORS:g} standard errors, refuted if outside"
+        f"± {SAME_ENTROPY} bits by {ERRORS:g} standard errors, refuted if outside by as many, with at least "
+        f"{LEAST_SEEDS} seeds"
     )
 
-    def bits(cell: Cell) -> float | None:
-        return next((p.entropy_bits for p in cell.samples if (p.steps, p.eta) == (steps, 0.0)), None)
+    def bits(cell: Cell) -> tuple[float | None, float | None]:
+        points = [point for point in cell.samples if (point.steps, point.eta) == (steps, 0.0)]
+        return (points[0].entropy_bits, points[0].entropy_bits_stderr) if points else (None, None)
 
     def decide(cells: Cells) -> ClaimResult:
         found = _paired(cells, ours, base, bits)
         if found is None:
             return ClaimResult(claim, "open", NOT_MEASURED, rule)
         value, error, seeds = found
-        shown = "?" if math.isnan(error) else f"{error:.3f}"
         status = "open"
         if seeds >= LEAST_SEEDS and abs(value) + ERRORS * error < SAME_ENTROPY:
             status = "confirmed"
         elif seeds >= LEAST_SEEDS and abs(value) - ERRORS * error > SAME_ENTROPY:
             status = "refuted"
-        return ClaimResult(claim, status, f"{value:+.3f} ± {shown} bits ({_number_of(seeds)})", rule)
+        return ClaimResult(claim, status, f"{value:+.3f} ± {error:.3f} bits ({_seeds(seeds)})", rule)
 
     return decide
 
 
+CORRELATED = 0.8
+LEAST_VARIANTS = 11
+"""The number of variants in the paper's correlation."""
+
+
 def _correlation(cells: Cells) -> ClaimResult:
     claim = "bounds and generative perplexity agree (Pearson 0.933 in the paper)"
-    rule = "Pearson of log mean zero-shot b0 and log perplexity by ar, over variants: 95 % interval above or below 0.8"
+    rule = (
+        f"Pearson of log mean zero-shot b0 and log perplexity by ar, over at least {LEAST_VARIANTS} variants: "
+        f"confirmed if its 95 % interval is above {CORRELATED}, refuted if below"
+    )
     found = correlation_of(cells, FULL, "ar", "zero-shot b0")
     if found is None:
         return ClaimResult(claim, "open", NOT_MEASURED, rule)
-    status = "confirmed" if found.low > 0.8 else "refuted" if found.high < 0.8 else "open"
+    status = "confirmed" if found.low > CORRELATED else "refuted" if found.high < CORRELATED else "open"
+    status = status if found.n >= LEAST_VARIANTS else "open"
     return ClaimResult(claim, status, f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f}, n = {found.n})", rule)
 
 
@@ -217,7 +244,7 @@ CLAIMS: tuple[Callable[[Cells], ClaimResult], ...] = (
     _judged_claim("OT improves samples of multimask at 32 steps", "dfm_mmf_exact_ema", "dfm_mmf", 32, 0.0),
     _judged_claim("many masks give better samples than one, 1,024 steps", "dfm_mmf", "dfm_o", 1024, 0.0),
     _judged_claim("bag-of-words beats multimask at 8 steps", "dfm_b_exact_ema", "dfm_mmf_exact_ema", 8, 0.0),
-    _fewer_steps("OT needs 32 times fewer steps, bag-of-words", "dfm_b_exact_ema", "dfm_b", 32),
+    _judged_claim("OT needs 32 times fewer steps, bag-of-words", "dfm_b_exact_ema", "dfm_b", 32, 0.0, 1024),
     _hops("OT saves hops, bag-of-words", "dfm_b_exact_ema", "dfm_b"),
     _entropy("OT keeps the entropy of samples, bag-of-words", "dfm_b_exact_ema", "dfm_b", 32),
     _correlation,

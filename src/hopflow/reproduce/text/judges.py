@@ -1,6 +1,6 @@
 """The judges of the text study: an autoregressive network that is trained for it, and SmolLM2."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ...runs.devices import choose_device
 from .cell import JudgeScores
 from .evaluation_sets import EvaluationSets
 from .protocol import JUDGE_SEED, Protocol, Say, training_recipe
+from .training_run import train
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _autoregressive(protocol: Protocol, work: Path, device: str, texts: Evaluati
     folder = work / f"judge-{protocol.sha256}"
     built = build(recipe, offline=texts.offline, progress=texts.say)
     texts.say(f"training the judge: {recipe.steps} steps")
-    built.train(out=folder, logger=training_lines("judge", recipe.steps, texts.say))
+    train(built, folder, texts.say, "judge")
     subject = EvaluatedModel.load(folder, device)
     likelihood = LikelihoodEvaluation(stopping=StoppingRule(error=0.0, seconds=600.0, rows=protocol.rows))
     row = next(iter(likelihood.rows(subject, texts.test(protocol, subject), texts.say)))
@@ -73,8 +74,3 @@ def _autoregressive(protocol: Protocol, work: Path, device: str, texts: Evaluati
     facts = {"identity": identity, "test_nll": row.value, "test_nll_stderr": known(row.stderr), "unit": row.unit}
     torch.cuda.empty_cache()
     return NamedJudge("ar", judge, facts)
-
-
-def training_lines(name: str, steps: int, say: Say) -> Callable[[Mapping[str, Any]], None]:
-    """A logger of a training run: one line for each row of metrics."""
-    return lambda row: say(f"{name}: step {row['step'] + 1} of {steps}, loss {row['loss']:.3f}")

@@ -1,42 +1,61 @@
 """Judges that read the stored samples of cells afterwards, on another machine."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from .budgets import BUDGETS
-from .cell import Cell, SamplePoint, file_name, kept_texts, read
+from .cell import REPEATED, Cell, SamplePoint, file_name, kept_texts, read
 from .judges import NamedJudge, load_named
 from .protocol import Say
 
 
 def waiting(cell: Cell) -> list[str]:
-    """The judges of the protocol that have not scored every point of a cell, and whose texts are stored."""
-    points = [point for point in cell.samples if len(point.texts) == point.n]
-    return [judge for judge in cell.protocol["judges"] if any(judge not in point.judges for point in points)]
+    """The judges of the protocol that have not scored every point whose texts are stored."""
+    return [judge for judge in cell.protocol["judges"] if any(_waits(point, judge) for point in cell.samples)]
+
+
+def _waits(point: SamplePoint, judge: str) -> bool:
+    return judge not in point.judges and len(point.texts) == point.n
 
 
 def score_stored_texts(
-    folder: Path, *, budget: str = "full", device: str = "auto", offline: bool = False, say: Say = lambda text: None
+    folder: Path,
+    *,
+    budget: str = "full",
+    variants: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    repeat: bool = False,
+    device: str = "auto",
+    offline: bool = False,
+    say: Say = lambda text: None,
 ) -> list[Path]:
     """Score the stored texts of every cell that waits for a judge, and return the files written.
 
-    A cell keeps the first texts only, once all judges have scored them.
+    The file is written after every point, since a judge may need hours for a cell on a CPU. A cell keeps the first
+    texts only, once all judges have scored them.
     """
     written, loaded = [], dict[str, NamedJudge]()
-    for variant, seed in BUDGETS[budget].cells():
-        path = folder / file_name(budget, variant.name, seed)
-        if not path.exists():
+    chosen = [(v, seed) for v, seed in BUDGETS[budget].cells() if seed in (seeds or (seed,))]
+    for variant, seed in chosen:
+        path = (folder / REPEATED if repeat else folder) / file_name(budget, variant.name, seed)
+        if variant.name not in (variants or (variant.name,)) or not path.exists():
             continue
         cell = read(path)
         for name in waiting(cell):
             if name not in loaded:
                 loaded[name] = load_named(name, device, offline, say)
-            say(f"{path.name}: {name} scores {sum(point.n for point in cell.samples):,} samples")
-            points = [_scored(point, loaded[name], cell.protocol["judges"]) for point in cell.samples]
-            cell = replace(cell, samples=points, judges={**cell.judges, name: loaded[name].facts})
-            written.append(cell.write(folder))
+            cell = replace(cell, judges={**cell.judges, name: loaded[name].facts})
+            left = [place for place, point in enumerate(cell.samples) if _waits(point, name)]
+            say(f"{path.name}: {name} scores {sum(cell.samples[place].n for place in left):,} samples")
+            for place in left:
+                points = list(cell.samples)
+                points[place] = _scored(points[place], loaded[name], cell.protocol["judges"])
+                cell = replace(cell, samples=points)
+                cell.write(path.parent)
+            written.append(path)
     return written
 
 

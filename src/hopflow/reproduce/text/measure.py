@@ -21,9 +21,10 @@ from .cell import SCHEMA, Cell, MeasuredValue
 from .cell_bounds import measure_bounds
 from .cell_samples import measure_samples
 from .evaluation_sets import EvaluationSets
-from .judges import NamedJudge, training_lines
+from .judges import NamedJudge
 from .protocol import Protocol, Say, StudyVariant
 from .teacher import Training, without_folders
+from .training_run import train
 
 
 @dataclass
@@ -111,7 +112,7 @@ def _x0_head(model: Any) -> str | None:
 
 def _train(built: Built, folder: Path, say: Say) -> dict[str, float | None]:
     """Train into the folder, and return time, tokens and OT costs, earlier parts of a resumed run included."""
-    built.train(out=folder, logger=training_lines(folder.name, built.recipe.steps, say))
+    train(built, folder, say)
     rows = read_metrics(folder / "metrics.jsonl")
     seconds = float(rows[-1]["seconds"])
     tokens = built.recipe.steps * built.recipe.batch * built.recipe.length

@@ -9,16 +9,17 @@ from pathlib import Path
 from ...bench.machine import machine
 from ...runs.devices import choose_device
 from .budgets import BUDGETS
-from .cell import Cell, file_name, read_all
+from .cell import REPEATED, Cell, file_name, read_all
 from .evaluation_sets import EvaluationSets
 from .failures import Failure, failure_path
 from .judges import NamedJudge, prepare_judges
 from .measure import run_cell
 from .protocol import Budget, Say, StudyVariant
+from .training_run import claimed
 
-REPEATED = "repeated"
-"""Subfolder of cells that were run a second time, to compare machines."""
 StudyCell = tuple[StudyVariant, int]
+SHARED = 1.6
+"""An estimate of how much longer a cell takes if two processes use the device."""
 
 
 def missing(budget: Budget, folder: Path) -> list[StudyCell]:
@@ -52,18 +53,35 @@ class CellTimes:
     device: str
     unknown: float = 0.0
     """Forecast for a variant of a protocol of which no cell has run on this device."""
+    minutes: float | None = None
+    """The time limit of this run of the queue, and when it started."""
+    started: float = field(default_factory=time.monotonic)
+    shared: bool = False
+    """Whether another process uses the device."""
     measured: list[tuple[str, str, float]] = field(default_factory=list)
     """(variant, protocol, seconds)"""
 
     def add(self, cell: Cell) -> None:
         if cell.machine.get("device") == self.device:
-            self.measured.append((cell.variant, cell.protocol_sha256, sum(cell.seconds.values())))
+            slower = SHARED if self.shared and not cell.machine.get("shared") else 1.0
+            self.measured.append((cell.variant, cell.protocol_sha256, slower * sum(cell.seconds.values())))
 
     def forecast(self, variant: StudyVariant) -> float:
         """The longest cell of the variant; else the longest one of its protocol, but at least `unknown`."""
         own = [seconds for name, _, seconds in self.measured if name == variant.name]
         alike = [seconds for _, protocol, seconds in self.measured if protocol == variant.protocol.sha256]
         return max(own) if own else max([*alike, self.unknown])
+
+    def left(self) -> float:
+        """Seconds that are left of the time limit."""
+        return math.inf if self.minutes is None else 60 * self.minutes - (time.monotonic() - self.started)
+
+    def fits(self, variant: StudyVariant, seed: int, say: Say) -> bool:
+        """Whether a cell of this variant would end in time."""
+        expected, left = self.forecast(variant), self.left()
+        if expected > left:
+            say(f"{variant.name}, seed {seed}, takes about {expected:.0f} s, {left:.0f} s are left")
+        return expected <= left
 
 
 def run(
@@ -88,32 +106,40 @@ def run(
 
     A cell whose forecast does not fit into the rest of `minutes` is left for the next call. A cell that raises an error
     is recorded as failed, and the next one is run. `later` are judges that read the stored texts afterwards; `shared`
-    marks cells whose speed says nothing, because another process used the device.
+    marks cells whose speed says nothing, because another process used the device. Several processes may run the same
+    queue with the same folder `work`: each takes cells that no other one runs.
     """
-    start, written = time.monotonic(), list[Path]()
+    started, written = time.monotonic(), list[Path]()
     folder, work = (folder / REPEATED, work / REPEATED) if repeat else (folder, work)
     texts = EvaluationSets(offline=offline, say=say)
-    times = CellTimes(str(machine(choose_device(device))["device"]), 60 * expect)
+    times = CellTimes(str(machine(choose_device(device))["device"]), 60 * expect, minutes, started, shared)
     for known in read_all(folder):
         times.add(known)
     first = BUDGETS[budget].variants[0].protocol  # cells of other sizes have the same judges
     judges: list[NamedJudge] = [] if limit != 0 else prepare_judges(first, work, device, texts, later)
+
     for variant, seed in chosen_cells(BUDGETS[budget], folder, variants, seeds):
-        left = math.inf if minutes is None else 60 * minutes - (time.monotonic() - start)
-        if left <= 0:
+        if times.left() <= 0:
             say(f"{minutes:g} minutes are spent; the next cell is {variant.name}, seed {seed}")
             break
         if len(written) == limit:
             break
-        if times.forecast(variant) > left:
-            say(f"{variant.name}, seed {seed}, takes about {times.forecast(variant):.0f} s, {left:.0f} s are left")
+        if not times.fits(variant, seed, say):
             continue
-        judges = judges or prepare_judges(first, work, device, texts, later)
-        cell = _attempt(folder, budget, variant, seed, judges, texts, work, device, commit)
-        if cell is not None:
-            cell = replace(cell, machine={**cell.machine, "shared": True}) if shared else cell
-            times.add(cell)
-            written.append(cell.write(folder))
+        if not judges:
+            judges = prepare_judges(first, work, device, texts, later)
+            if not times.fits(variant, seed, say):  # the judge has taken time
+                continue
+        name = file_name(budget, variant.name, seed)
+        with claimed(work, name) as ours:
+            if not ours or (folder / name).exists():
+                say(f"{variant.name}, seed {seed}: another process {'has run' if ours else 'runs'} it")
+                continue
+            cell = _attempt(folder, budget, variant, seed, judges, texts, work, device, commit)
+            if cell is not None:
+                cell = replace(cell, machine={**cell.machine, "shared": True}) if shared else cell
+                times.add(cell)
+                written.append(cell.write(folder))
     return written
 
 

@@ -11,8 +11,8 @@ from ...evaluation.evaluated_model import EvaluatedModel
 from ...recipes import Built, Recipe, build
 from ...runs.devices import choose_device
 from ...runs.rectify import rectify
-from .judges import training_lines
 from .protocol import Say, StudyVariant, Teacher
+from .training_run import train
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Training:
         return build(self.recipe(variant, seed), offline=self.offline, progress=self.say)
 
     def run(self, variant: StudyVariant, seed: int) -> Path:
-        """Train a variant in its folder; a run that was killed or finished before goes on from its last checkpoint."""
+        """Train a variant in its folder, unless that is done already."""
         folder, built = self.folder(variant, seed), self.build(variant, seed)
-        built.train(out=folder, logger=training_lines(folder.name, built.recipe.steps, self.say))
+        train(built, folder, self.say)
         return folder
 
     def recipe(self, variant: StudyVariant, seed: int) -> Recipe:
