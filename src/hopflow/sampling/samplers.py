@@ -207,7 +207,8 @@ class _EventSteps:
     """The steps at which a position has events: redraws (r), proposals (s) and draws from the source (renoise)."""
 
     def __init__(self, r: Float[Tensor, "N C"], s: Float[Tensor, "N C"], renoise: Float[Tensor, "N C"]) -> None:
-        self.r, self.renoise, self.chance = r, renoise, r + s + renoise
+        self.r, self.renoise = r, renoise
+        self.chance = (r + s + renoise).clamp(max=1)  # the rounded sum may exceed 1
         hazard = -torch.log1p(-self.chance)
         total = torch.cat([hazard.new_zeros(1, hazard.shape[1]), hazard.clamp(max=CERTAIN).cumsum(0)])  # (N+1, C)
         # the columns are offset, so that one search serves all of them
