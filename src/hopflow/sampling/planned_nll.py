@@ -13,7 +13,7 @@ from ..flow import Flow, check_network
 from ..network.network import Network, NetworkCaller, check_labels, device_of
 from ..network.network_reader import NetworkReader
 from .planners import Planner, filled_share
-from .random_draws import RandomStreams
+from .random_draws import LIKELIHOOD, RandomStreams
 from .samplers import check_tokens_stay
 
 CHUNK = 1 << 22
@@ -59,7 +59,8 @@ def planned_nll(
     exact, device = flow.source.constant, device_of(model)
     count, length = 1 if exact else draws, x1.shape[1]
     replay = _Replay.of(model, flow, sampler, precision)
-    x0 = flow.source.at(RandomStreams(seed, range(len(x1))).uniform(count, length)).flatten(0, 1)
+    streams = RandomStreams(seed, range(len(x1)), LIKELIHOOD)
+    x0 = flow.source.at(streams.uniform(count, length)).flatten(0, 1)
     rows = x1.cpu().repeat_interleave(count, 0)
     own = None if labels is None else labels.cpu().repeat_interleave(count, 0)
     with replay.caller.inference(device) as dtype:
