@@ -49,7 +49,13 @@ def test_wrong_sampling_options(model, options, message):
 
 
 def test_network_and_flow_in_the_wrong_order(model, small):
-    for call in (lambda *pair: hf.generate(*pair, n=1, length=4), lambda *pair: hf.nll_bound(*pair, X1)):
+    calls = (
+        lambda *pair: hf.generate(*pair, n=1, length=4),
+        lambda *pair: hf.nll_bound(*pair, X1),
+        lambda *pair: hf.reversal_bound(*pair, X1),
+        lambda *pair: hf.reversal_certificate(*pair, n=1, length=4),
+    )
+    for call in calls:
         with pytest.raises(ValueError, match=r"flow must be a Flow, got Transformer\. Pass the network first"):
             call(FLOW, model)
         with pytest.raises(ValueError, match="flow must be a Flow, got NoneType"):
