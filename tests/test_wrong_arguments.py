@@ -39,6 +39,10 @@ def small():
         ({"min_p": "0.1"}, "min_p must be a number from 0 to 1, got '0.1'"),
         ({"seed": "a"}, r"seed must be an integer from 0 to 2\^64 - 1, got 'a'"),
         ({"eta": "1"}, "eta must be a number or a function of t, got '1'"),
+        ({"batch": 2.5}, "batch must be an integer ≥ 1, got 2.5"),
+        ({"first": -1}, r"first, .* must be an integer from 0 to 2\^62 - 1, got -1"),
+        ({"first": 1.5}, "first, .* got 1.5"),
+        ({"guidance": "2"}, "guidance must be a finite number .* got '2'"),
         ({"sampler": "euler"}, r"sampler must be a Sampler, e.g. Euler\(32\), got 'euler'"),
         ({"device": "gpu"}, "device=gpu is not a device of torch"),
     ],
@@ -160,3 +164,18 @@ def test_a_number_in_place_of_a_vocabulary(make):
 def test_planned_nll_names_a_wrong_planner_and_wrong_tokens(model, sampler, x1, message):
     with pytest.raises(ValueError, match=message):
         hf.planned_nll(model, FLOW, x1, sampler())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hf.Euler(3, "cosine"), r"grid must be a Grid, e.g. CosineGrid\(\), got 'cosine'"),
+        (lambda: hf.RandomOrder(1.5), "per_call must be an integer ≥ 1, got 1.5"),
+        (lambda: hf.RandomOrder("2"), "per_call must be an integer ≥ 1, got '2'"),
+        (lambda: hf.Mixed(VOCAB, "0.1"), r"uniform, .* must lie in \[0, 1\], got '0.1'"),
+        (lambda: hf.PositionFrequencies(hf.Vocab(2), (0.5, 0.5)), "a list of numbers for each position, got a number"),
+    ],
+)
+def test_samplers_and_sources_of_wrong_types(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
