@@ -1,10 +1,13 @@
 """Wrong arguments from Python: each raises a ValueError that says what is wrong and what is allowed."""
 
+from dataclasses import replace
+
 import jaxtyping
 import pytest
 import torch
 
 import hopflow as hf
+from hopflow import exact
 
 VOCAB = hf.Vocab(5, masks=1)
 FLOW = hf.Flow(hf.Mask(VOCAB))
@@ -179,3 +182,24 @@ def test_planned_nll_names_a_wrong_planner_and_wrong_tokens(model, sampler, x1, 
 def test_samplers_and_sources_of_wrong_types(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda oracle, joint: replace(oracle, joint=joint(length=3)), "x0 of the joint .* sequence of 2 tokens"),
+        (lambda oracle, joint: replace(oracle, joint=joint(data=4)), "x0 of the joint .* tokens from 0 to 2"),
+        (lambda oracle, joint: replace(oracle, joint=joint(rows=2)), "x1 of the joint .* for each of 3 weights"),
+        (lambda oracle, joint: exact.rectify(oracle, 1.5), "steps must be an integer ≥ 1, or None .* got 1.5"),
+        (lambda oracle, joint: exact.planned_law(oracle, hf.Euler(2)), "sampler must be a planner, such as Confidence"),
+    ],
+)
+def test_wrong_arguments_of_the_oracle(make, message):
+    def joint(length: int = 2, data: int = 3, rows: int = 3) -> exact.Joint:
+        x = torch.full((3, length), data - 1)
+        return exact.Joint(x, x[:rows], torch.full((3,), 1 / 3, dtype=torch.float64))
+
+    oracle = exact.Oracle(hf.Flow(hf.Uniform(hf.Vocab(3))), torch.full((9,), 1 / 9), 2)
+    replace(oracle, joint=joint())  # a right one
+    with pytest.raises(ValueError, match=message):
+        make(oracle, joint)

@@ -142,6 +142,10 @@ def test_refresh_without_steps_is_refused():
     oracle = toys.oracle("mask")
     with pytest.raises(ValueError, match=r"refresh=1 belongs to a sampler in steps: pass steps=N"):
         hf.nll_bound(oracle.model, oracle.flow, oracle.space.data, refresh=1)
+    calls = (oracle.law, oracle.nll, oracle.cross_entropy, oracle.jumps, lambda **key: exact.bound(oracle, **key))
+    for call in calls:
+        with pytest.raises(ValueError, match=r"refresh=1 belongs to a sampler in steps: pass steps=N"):
+            call(refresh=1)
 
 
 def test_br_refuses_refresh_with_the_reason():
