@@ -46,7 +46,8 @@ class NetworkReader:
     """
 
     def __init__(self, caller: NetworkCaller, guidance: float = 1.0, compile: bool | str = False) -> None:
-        if not (isinstance(guidance, Real) and math.isfinite(guidance)):
+        real = isinstance(guidance, Real)
+        if not (real and math.isfinite(guidance)):
             raise ValueError(f"guidance must be a finite number (1 = no guidance), got {guidance!r}")
         if compile not in (True, False, "auto"):
             raise ValueError(f"compile must be True, False or 'auto', got {compile!r}")

@@ -35,7 +35,8 @@ class RandomStreams:
     def __init__(self, seed: int, rows: Sequence[int], family: int = 0) -> None:
         if not (isinstance(seed, Integral) and 0 <= seed < 1 << 64):
             raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
-        self._streams = [np.random.Philox(key=seed, counter=[0, 0, family, row]) for row in rows]
+        counters = ([0, 0, family, row] for row in rows)
+        self._streams: list[np.random.Philox] = [np.random.Philox(key=seed, counter=counter) for counter in counters]
 
     def __len__(self) -> int:
         return len(self._streams)
