@@ -1,10 +1,13 @@
 """Wrong arguments from Python: each raises a ValueError that says what is wrong and what is allowed."""
 
+from dataclasses import replace
+
 import jaxtyping
 import pytest
 import torch
 
 import hopflow as hf
+from hopflow import exact
 
 VOCAB = hf.Vocab(5, masks=1)
 FLOW = hf.Flow(hf.Mask(VOCAB))
@@ -39,6 +42,10 @@ def small():
         ({"min_p": "0.1"}, "min_p must be a number from 0 to 1, got '0.1'"),
         ({"seed": "a"}, r"seed must be an integer from 0 to 2\^64 - 1, got 'a'"),
         ({"eta": "1"}, "eta must be a number or a function of t, got '1'"),
+        ({"batch": 2.5}, "batch must be an integer ≥ 1, got 2.5"),
+        ({"first": -1}, r"first, .* must be an integer from 0 to 2\^62 - 1, got -1"),
+        ({"first": 1.5}, "first, .* got 1.5"),
+        ({"guidance": "2"}, "guidance must be a finite number .* got '2'"),
         ({"sampler": "euler"}, r"sampler must be a Sampler, e.g. Euler\(32\), got 'euler'"),
         ({"device": "gpu"}, "device=gpu is not a device of torch"),
     ],
@@ -49,7 +56,13 @@ def test_wrong_sampling_options(model, options, message):
 
 
 def test_network_and_flow_in_the_wrong_order(model, small):
-    for call in (lambda *pair: hf.generate(*pair, n=1, length=4), lambda *pair: hf.nll_bound(*pair, X1)):
+    calls = (
+        lambda *pair: hf.generate(*pair, n=1, length=4),
+        lambda *pair: hf.nll_bound(*pair, X1),
+        lambda *pair: hf.reversal_bound(*pair, X1),
+        lambda *pair: hf.reversal_certificate(*pair, n=1, length=4),
+    )
+    for call in calls:
         with pytest.raises(ValueError, match=r"flow must be a Flow, got Transformer\. Pass the network first"):
             call(FLOW, model)
         with pytest.raises(ValueError, match="flow must be a Flow, got NoneType"):
@@ -154,3 +167,39 @@ def test_a_number_in_place_of_a_vocabulary(make):
 def test_planned_nll_names_a_wrong_planner_and_wrong_tokens(model, sampler, x1, message):
     with pytest.raises(ValueError, match=message):
         hf.planned_nll(model, FLOW, x1, sampler())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: hf.Euler(3, "cosine"), r"grid must be a Grid, e.g. CosineGrid\(\), got 'cosine'"),
+        (lambda: hf.RandomOrder(1.5), "per_call must be an integer ≥ 1, got 1.5"),
+        (lambda: hf.RandomOrder("2"), "per_call must be an integer ≥ 1, got '2'"),
+        (lambda: hf.Mixed(VOCAB, "0.1"), r"uniform, .* must lie in \[0, 1\], got '0.1'"),
+        (lambda: hf.PositionFrequencies(hf.Vocab(2), (0.5, 0.5)), "a list of numbers for each position, got a number"),
+    ],
+)
+def test_samplers_and_sources_of_wrong_types(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda oracle, joint: replace(oracle, joint=joint(length=3)), "x0 of the joint .* sequence of 2 tokens"),
+        (lambda oracle, joint: replace(oracle, joint=joint(data=4)), "x0 of the joint .* tokens from 0 to 2"),
+        (lambda oracle, joint: replace(oracle, joint=joint(rows=2)), "x1 of the joint .* for each of 3 weights"),
+        (lambda oracle, joint: exact.rectify(oracle, 1.5), "steps must be an integer ≥ 1, or None .* got 1.5"),
+        (lambda oracle, joint: exact.planned_law(oracle, hf.Euler(2)), "sampler must be a planner, such as Confidence"),
+    ],
+)
+def test_wrong_arguments_of_the_oracle(make, message):
+    def joint(length: int = 2, data: int = 3, rows: int = 3) -> exact.Joint:
+        x = torch.full((3, length), data - 1)
+        return exact.Joint(x, x[:rows], torch.full((3,), 1 / 3, dtype=torch.float64))
+
+    oracle = exact.Oracle(hf.Flow(hf.Uniform(hf.Vocab(3))), torch.full((9,), 1 / 9), 2)
+    replace(oracle, joint=joint())  # a right one
+    with pytest.raises(ValueError, match=message):
+        make(oracle, joint)

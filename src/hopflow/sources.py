@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -203,8 +204,10 @@ class Mixed(Source):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require_masks(1)
-        if not 0 <= self.uniform <= 1:
-            raise ValueError(f"uniform, the share of data tokens in the noise, must lie in [0, 1], got {self.uniform}.")
+        if not (isinstance(self.uniform, Real) and 0 <= self.uniform <= 1):
+            raise ValueError(
+                f"uniform, the share of data tokens in the noise, must lie in [0, 1], got {self.uniform!r}."
+            )
 
     @classmethod
     def fit(cls, counts: Int[Tensor, " Vd"], masks: int | None = None, uniform: float = 0.1) -> "Source":
@@ -276,7 +279,10 @@ class PositionFrequencies(Source):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rows = tuple(tuple(float(f) for f in row) for row in self.frequencies)
+        try:
+            rows = tuple(tuple(float(f) for f in row) for row in self.frequencies)
+        except TypeError:
+            raise ValueError("frequencies must contain a list of numbers for each position, got a number.") from None
         object.__setattr__(self, "frequencies", rows)
         if not rows or {len(row) for row in rows} != {self.vocab.data}:
             raise ValueError(

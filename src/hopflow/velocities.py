@@ -91,6 +91,14 @@ def refresh_chances(refresh: float | int, steps: int) -> Float[Tensor, " N"]:
     return chances
 
 
+def check_refresh(refresh: float | int, steps: int | None) -> None:
+    """Raise ValueError unless `refresh` is a number of refreshes for a sampler in this number of steps."""
+    if steps is not None:
+        refresh_chances(refresh, steps)
+    elif refresh != 0:
+        raise ValueError(f"refresh={refresh} belongs to a sampler in steps: pass steps=N, too, or leave refresh out.")
+
+
 def with_refresh(
     r: Float[Tensor, "*#shape"],
     s: Float[Tensor, "*#shape"],

@@ -24,7 +24,7 @@ from hopflow.vocab import Vocab
 def test_drawn_weights_have_the_mean_that_the_oracle_computes(name, how):
     flow = toys.oracle(name, data=2, schedule=Positional((Linear(), Cosine())))
     x1 = flow.space.data.repeat(400, 1)
-    found = reversal_bound(flow.model, flow.flow, x1, steps=3, paths=4, **how)
+    found = reversal_bound(flow.model, flow.flow, x1, steps=3, paths=4, seed=1, **how)
     reversal = Reversal(flow, 3, **how)
     one, two = found.with_paths(1), found.with_paths(2)
     assert abs(one.nats - float(reversal.bound().mean())) < 4 * one.draw_stderr
@@ -68,6 +68,17 @@ def test_more_paths_lower_the_bound_towards_the_exact_value():
     assert exact - 4 * found.draw_stderr < found.nats < exact + 0.25 * (nats[0] - exact)
     assert found.quantity == "br"
     assert (found.steps, found.paths, found.is_bound, found.calls) == (6, 32, True, 6 * 32)
+
+
+@pytest.mark.parametrize("paths", [1, 8])
+def test_samples_drawn_with_the_same_seed_have_a_bound_too(paths):
+    """In one step a reversed path draws x0; with the random numbers of the sample it would be the x0 of the sample."""
+    flow = toys.oracle("uniform", data=2, length=3)
+    drawn = hf.generate(flow.model, flow.flow, n=2000, length=3, steps=1, seed=4)
+    found = reversal_bound(flow.model, flow.flow, drawn.tokens, steps=1, paths=paths, seed=4)
+    exact = flow.nll(steps=1)[hf.exact.Space(Vocab(2), 3).ids(drawn.tokens)]
+    excess = torch.tensor(found.each) - exact
+    assert float(excess.mean()) > 4 * float(excess.std()) / math.sqrt(2000)
 
 
 def test_numbers_depend_on_the_sequence_and_the_path_only():
@@ -169,8 +180,12 @@ def test_invalid_options_are_refused_by_name():
         call(steps=0)
     with pytest.raises(ValueError, match="paths must be an integer ≥ 1"):
         call(paths=0)
-    with pytest.raises(ValueError, match="gamma must lie in"):
-        call(gamma=1.5)
+    for key, value in (("steps", 2.5), ("steps", "8"), ("paths", None), ("batch", 1.5)):
+        with pytest.raises(ValueError, match=f"{key} must be an integer ≥ 1, got {value!r}"):
+            call(**{key: value})
+    for gamma in (1.5, "1"):
+        with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\]"):
+            call(gamma=gamma)
     with pytest.raises(ValueError, match="network for x0 must return logits"):
         call(x0=lambda xt, t: torch.zeros(*xt.shape, 2))
     with pytest.raises(ValueError, match="out of range"):

@@ -155,7 +155,7 @@ def test_a_clock_that_does_not_move_during_sampling(hopflow, monkeypatch):
     ("words", "label", "steps"),
     [
         (["grid=cosine", "steps=4"], "4 Euler steps on CosineGrid", 4),
-        (["grid=0,0.3,1"], "2 Euler steps on GivenGrid", 2),
+        (["grid=0,0.3,1"], "2 Euler steps at 0, 0.3", 2),
         (["sampler=random_order"], "random order, exact in continuous time", None),
         (["sampler=random_order", "per_call=4"], "random order, 4 positions per call, approximate", None),
         (["sampler=confidence:4"], "by confidence, 4 positions per call", None),

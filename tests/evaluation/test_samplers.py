@@ -151,6 +151,16 @@ def test_from_several_masks_planned_is_a_bound_and_says_its_draws():
     text = " ".join(page(rows, width=80).split())
     assert "bn and br bound Euler steps on an even grid, not: by entropy" in text
     assert "`planned` is the likelihood of these samples" in text
+    more = hf.evaluate(model, flow, x1, sampler=hf.EntropyBound(0.5), **{**FAST, "draws": 3})
+    (other,) = [row for row in more if row.quantity == "planned"]
+    assert merged([row], [other]) == [row, other]  # the bound falls with the draws: two numbers
+
+
+def test_rows_of_other_times_and_refreshes_do_not_replace_each_other():
+    model, flow, x1 = network(hf.Mask(hf.Vocab(5, 1)))
+    samplers = [hf.Euler.at((0, middle, 1)) for middle in (0.3, 0.6)] + [hf.Euler(2, refresh=r) for r in (0.5, 1.0)]
+    found = [row for sampler in samplers for row in hf.evaluate(model, flow, x1, sampler=sampler, **FAST)]
+    assert len(samples(merged([], found), "jumps")) == len(samples(found, "jumps")) == 4 * 2
 
 
 def test_the_verdict_is_about_euler_steps_and_not_about_a_planner():

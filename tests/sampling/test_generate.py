@@ -22,6 +22,7 @@ from hopflow.predictions import EXAMPLES as PREDICTIONS
 from hopflow.predictions import Carry, Evidence, Plain
 from hopflow.sampling.generate import Unfinished, generate, infill
 from hopflow.sampling.generation import HOLE
+from hopflow.sampling.planners import EntropyBound
 from hopflow.sampling.random_draws import gumbel32
 from hopflow.sampling.samplers import CosineGrid, Euler, Events, RandomOrder, Sampler
 from hopflow.schedules import EXAMPLES as SCHEDULES
@@ -560,6 +561,19 @@ def test_progress_counts_sequences_up_to_all_of_them():
         batch=1,
         progress=lambda done, of: told.append((done, of)),
     )
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1] == (9, 9)
+
+
+def test_progress_reaches_all_sequences_if_a_planner_needs_fewer_calls_than_it_might():
+    told = []
+    flow = Flow(Mask(Vocab(3, 1)))
+
+    def network(xt, t):
+        return torch.zeros(*xt.shape, 3)
+
+    watch = {"progress": lambda done, of: told.append((done, of))}
+    generate(network, flow, n=9, length=4, batch=1, sampler=EntropyBound(100), **watch)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1] == (9, 9)
 

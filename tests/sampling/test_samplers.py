@@ -185,6 +185,7 @@ def test_several_positions_a_call_share_the_time_of_the_first():
 def test_what_a_sampler_gives_is_labelled():
     assert Euler(8).label == "8 Euler steps"
     assert Euler(8, CosineGrid()).label == "8 Euler steps on CosineGrid"
+    assert Euler.at((0, 0.3, 1)).label == "2 Euler steps at 0, 0.3"  # rows of other times have another label
     assert RandomOrder().label == "random order, exact in continuous time"
     assert "approximate" in RandomOrder(2).label
 

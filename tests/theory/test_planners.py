@@ -104,6 +104,17 @@ def test_samples_follow_the_law_of_the_recursion(planner, masks):
     assert bool((out.changes == 1).all())
 
 
+@pytest.mark.parametrize("draws", [2, 8])
+def test_samples_drawn_with_the_same_seed_have_a_bound_too(draws):
+    """The masks that the likelihood draws must not be those of the sample, which favor it."""
+    flow, n = oracle(2, 3, seed=15), 2000
+    out = hf.generate(flow.model, flow.flow, n=n, length=3, sampler=hf.Confidence(), seed=4)
+    found = hf.planned_nll(flow.model, flow.flow, out.tokens, hf.Confidence(), draws=draws, seed=4)
+    exactly = -exact.planned_law(flow, hf.Confidence()).log()[exact.Space(hf.Vocab(3), 3).ids(out.tokens)]
+    excess = each(found) - exactly
+    assert float(excess.mean()) > 4 * float(excess.std()) / math.sqrt(n)
+
+
 def test_a_perfect_network_filled_one_at_a_time_has_the_data_law_in_every_order():
     flow = hf.Flow(hf.Mask(hf.Vocab(3, 1)))
     perfect = exact.Oracle(flow, toys.dirichlet(27, seed=10), 3)

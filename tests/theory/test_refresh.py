@@ -74,6 +74,18 @@ def test_samples_have_the_exact_law_and_the_expected_hops(name, eta, refresh):
     assert abs(float(hops) - oracle.jumps(eta=eta, steps=5, refresh=refresh)) <= 4 * float(error) + 1e-9
 
 
+@pytest.mark.parametrize("name", toys.SOURCES)
+def test_a_step_in_which_every_position_has_an_event_is_drawn_correctly(name):
+    """The probabilities of a redraw, a proposal and a refresh add up to 1 here, and in floating point to 1 + 2e-16."""
+    oracle, n = toys.oracle(name), 4000
+    out = hf.generate(oracle.model, oracle.flow, n=n, length=2, sampler=hf.Euler(4, refresh=0.3), eta=3.0, seed=5)
+    seen = torch.bincount(exact.Space(hf.Vocab(3), 2).ids(out.tokens), minlength=9).double() / n
+    law = oracle.law(eta=3.0, steps=4, refresh=0.3)
+    assert ((seen - law).abs() <= 4 * (law * (1 - law) / n).sqrt()).all()
+    hops, error = out.jumps.double().mean(), out.jumps.double().std() / math.sqrt(n)
+    assert abs(float(hops) - oracle.jumps(eta=3.0, steps=4, refresh=0.3)) <= 4 * float(error) + 1e-9
+
+
 @pytest.mark.parametrize("name", ["mask", "multimask", "uniform"])
 def test_samples_have_the_exact_law_under_plain_too(name):
     oracle, n = toys.oracle(name, prediction=Plain()), 4000
@@ -130,6 +142,10 @@ def test_refresh_without_steps_is_refused():
     oracle = toys.oracle("mask")
     with pytest.raises(ValueError, match=r"refresh=1 belongs to a sampler in steps: pass steps=N"):
         hf.nll_bound(oracle.model, oracle.flow, oracle.space.data, refresh=1)
+    calls = (oracle.law, oracle.nll, oracle.cross_entropy, oracle.jumps, lambda **key: exact.bound(oracle, **key))
+    for call in calls:
+        with pytest.raises(ValueError, match=r"refresh=1 belongs to a sampler in steps: pass steps=N"):
+            call(refresh=1)
 
 
 def test_br_refuses_refresh_with_the_reason():

@@ -17,7 +17,7 @@ from ..flow import Flow, check_network
 from ..network.network import Network
 from ..network.precision import widest_float
 from ..sources import Source
-from ..velocities import Eta, eta_at, refresh_chances
+from ..velocities import Eta, check_refresh, eta_at
 from .estimate import Estimate
 from .estimator import BoundEstimator, choose_draws, only_first_redraws_count
 from .integrands import Integral, LastStep, Proposal, Rates, Steps
@@ -87,10 +87,7 @@ def _check_sampler(flow: Flow, eta: Eta, steps: int | None, refresh: float | int
         raise ValueError(f"end, the 1-k at which the sampler stops, must be ≥ 0 and < 1, got {end}.")
     if steps is not None and not (isinstance(steps, numbers.Integral) and steps >= 1):
         raise ValueError(f"steps must be an integer ≥ 1, got {steps!r}.")
-    if steps is not None:
-        refresh_chances(refresh, steps)  # raises ValueError for an invalid R
-    elif refresh != 0:
-        raise ValueError(f"refresh={refresh} belongs to a sampler in steps: pass steps=N, too, or leave refresh out.")
+    check_refresh(refresh, steps)
     if steps is None and end == 0 and not flow.prediction.has_finite_bounds(flow.source):
         raise ValueError(
             f"the continuous-time bound is infinite with {type(flow.prediction).__name__} and "

@@ -5,16 +5,17 @@ probability of x1 under the sampler; minus the log of a mean of K weights is an 
 """
 
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import TypedDict, Unpack
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..flow import Flow
+from ..flow import Flow, check_network
 from ..network.network import Network, check_labels, device_of
 from ..sampling.generate import SamplingOptions, generate
-from ..sampling.random_draws import RandomStreams
+from ..sampling.random_draws import LIKELIHOOD, RandomStreams
 from ..system.hints import did_you_mean
 from ..velocities import Eta, eta_at
 from .reversal_estimate import ReversalEstimate
@@ -80,6 +81,7 @@ def reversal_bound(
 
     The random numbers of a path depend on (seed, sequence, path) only, not on `batch` or `paths`.
     """
+    check_network(model, flow)
     chosen = _with_defaults(options)
     _check(flow, x1, chosen)
     check_labels(model, labels, len(x1))
@@ -106,6 +108,7 @@ def reversal_certificate(
     the exact value by at most the difference of the two, in expectation over samples. `ReversalOptions` lists the
     keywords.
     """
+    check_network(model, flow)
     if not is_consistent(flow):
         raise ValueError(
             f"{type(flow.prediction).__name__} with {type(flow.source).__name__} reaches states that the reversal "
@@ -177,7 +180,7 @@ def _log_weights(
     found = []
     for some in torch.arange(len(x1) * paths).split(chosen["batch"] or reversed_paths.batch(x1.shape[1])):
         row, path = some // paths, some % paths
-        streams = RandomStreams(chosen["seed"], ((path << 32) + row).tolist())
+        streams = RandomStreams(chosen["seed"], ((path << 32) + row).tolist(), LIKELIHOOD)
         own = None if labels is None else labels[row.to(labels.device)]
         found.append(reversed_paths.log_weights(x1[row.to(x1.device)], streams, own).cpu())
         if bool(torch.isnan(found[-1]).any()):
@@ -204,10 +207,11 @@ def _facts(
 def _check(flow: Flow, x1: Int[Tensor, "n L"], chosen: ReversalOptions) -> None:
     eta_at(chosen["eta"], torch.zeros(1))
     for name, value in (("steps", chosen["steps"]), ("paths", chosen["paths"]), ("batch", chosen["batch"])):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be an integer ≥ 1, got {value}.")
-    if not 0 <= chosen["gamma"] <= 1:
-        raise ValueError(f"gamma must lie in [0, 1] (1 = the reversal, 0 = the proposal of bk), got {chosen['gamma']}.")
+        if not (isinstance(value, Integral) and value >= 1) and not (name == "batch" and value is None):
+            raise ValueError(f"{name} must be an integer ≥ 1, got {value!r}.")
+    gamma = chosen["gamma"]
+    if not (isinstance(gamma, Real) and 0 <= gamma <= 1):
+        raise ValueError(f"gamma must lie in [0, 1] (1 = the reversal, 0 = the proposal of bk), got {gamma!r}.")
     flow.vocab.check_ids(x1, "(n, L)")
     if x1.numel() == 0:
         raise ValueError(f"x1 must contain at least one sequence of at least one token, got {tuple(x1.shape)}.")

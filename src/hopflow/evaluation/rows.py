@@ -94,7 +94,8 @@ class Row:
     def key(self) -> str:
         """A string that is equal for two rows that estimate the same number from the same draws."""
         content = self.as_json()
-        own = [[name, content[name]] for name in DECIDES_TOO if content.get(name) is not None]
+        names = (*DECIDES_TOO, "draws") if self.quantity == "planned" else DECIDES_TOO  # its mean depends on draws
+        own = [[name, content[name]] for name in names if content.get(name) is not None]
         return json.dumps([content.get(name) for name in DECIDES] + own)
 
     @property

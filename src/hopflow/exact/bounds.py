@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..velocities import Eta, eta_at, neighbour_ratio, refresh_chances
+from ..velocities import Eta, check_refresh, eta_at, neighbour_ratio, refresh_chances
 from .oracle import CHUNK, EDGE, Moment, Oracle, along
 
 MAX_TAU = 300.0
@@ -24,6 +24,7 @@ def bound(
     With refresh=R the bound of the N-step sampler that refreshes positions.
     With end=δ the bound of the sampler that stops at 1-k = δ and redraws every position once.
     """
+    check_refresh(refresh, steps)
     if steps is not None:
         return _steps_bound(oracle, eta, steps, refresh)
     if end == 0:

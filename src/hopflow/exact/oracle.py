@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..flow import Flow
 from ..network.network import Network, NetworkCaller
-from ..velocities import Eta, eta_at, kernel, refresh_chances, step_sizes, velocity, with_refresh
+from ..velocities import Eta, check_refresh, eta_at, kernel, refresh_chances, step_sizes, velocity, with_refresh
 from . import kolmogorov
 from .space import Joint, Space
 
@@ -62,7 +62,8 @@ class Oracle:
         # a float32 distribution sums to 1 only approximately
         object.__setattr__(self, "q", self.q.double() / self.q.double().sum())
         self.flow.check_length(self.length)
-        _ = self.space
+        if self.joint is not None:
+            self.joint.check(self.space)
 
     # the flow
 
@@ -196,6 +197,7 @@ class Oracle:
         The N-step sampler may refresh positions, as `Euler(steps, refresh=R)` does.
         With end > 0 the continuous sampler stops at 1-k = end and redraws every position once.
         """
+        check_refresh(refresh, steps)
         if steps is not None:
             law = self._after_steps(eta, steps, refresh)[0]
         elif eta == end == 0 and self._has_orders():
@@ -218,6 +220,7 @@ class Oracle:
 
     def jumps(self, eta: Eta = 0.0, steps: int | None = None, refresh: float | int = 0.0) -> float:
         """The expected number of token changes of a sample."""
+        check_refresh(refresh, steps)
         return self._after_flow(eta, 0.0)[1] if steps is None else self._after_steps(eta, steps, refresh)[1]
 
     def mean(self, values: Float[Tensor, " D"]) -> float:

@@ -5,8 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ..sampling.planners import Planner
-from ..sampling.samplers import check_tokens_stay
+from ..sampling.planners import Planner, check_planner
 from .oracle import CHUNK, Oracle, outer
 
 
@@ -23,7 +22,7 @@ def planned_law(oracle: Oracle, sampler: Planner) -> Float[Tensor, " D"]:
     (tensor([0.5000, 0.0000, 0.0000, 0.5000], dtype=torch.float64),
      tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64))
     """
-    check_tokens_stay(sampler, oracle.flow)
+    check_planner(sampler, oracle.flow)
     space, law = oracle.space, oracle.source_law
     noisy = ~oracle.flow.vocab.is_data(space.states)
     for filled in range(oracle.length):

@@ -1,5 +1,7 @@
 """Rectification: the pairs (x0, x1) that a flow makes of its source, as a coupling for the next flow."""
 
+from numbers import Integral
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,8 +25,8 @@ def rectify(oracle: Oracle, steps: int | None = None, eta: Eta = 0.0) -> Joint:
     >>> f"{first.jumps():.4f} {second.jumps():.4f}"  # 1/e fewer for product data that is like the noise
     '1.3333 0.8428'
     """
-    if steps is not None and steps < 1:
-        raise ValueError(f"steps must be an integer ≥ 1, or None for continuous time, got {steps}.")
+    if steps is not None and not (isinstance(steps, Integral) and steps >= 1):
+        raise ValueError(f"steps must be an integer ≥ 1, or None for continuous time, got {steps!r}.")
     pairs = _after_flow(oracle, eta) if steps is None else _after_steps(oracle, eta, steps)
     on_data = pairs[:, oracle.space.ids(oracle.space.data)].clamp(min=0.0)  # rounding: -1e-17
     return Joint.of(oracle.space, on_data / on_data.sum())

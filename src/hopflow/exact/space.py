@@ -80,6 +80,17 @@ class Joint:
         if not bool((self.weight >= 0).all()) or abs(float(self.weight.sum()) - 1) > 1e-9:
             raise ValueError(f"weight must be ≥ 0 and sum to 1; its sum is {float(self.weight.sum()):.9g}.")
 
+    def check(self, space: Space) -> None:
+        """Raise ValueError unless the pairs are states and data sequences of this space."""
+        for name, tokens, size in (("x0", self.x0, space.vocab.size), ("x1", self.x1, space.vocab.data)):
+            if tokens.shape != (len(self.weight), space.length):
+                raise ValueError(
+                    f"{name} of the joint must contain a sequence of {space.length} tokens for each of "
+                    f"{len(self.weight)} weights, got shape {tuple(tokens.shape)}."
+                )
+            if bool((tokens < 0).any() | (tokens >= size).any()):
+                raise ValueError(f"{name} of the joint must contain tokens from 0 to {size - 1} of {space.vocab}.")
+
     @classmethod
     def of(cls, space: Space, matrix: Float[Tensor, "S D"]) -> "Joint":
         """From π(x0, x1) as a matrix over all states and all data states."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -45,8 +46,9 @@ class NetworkReader:
     """
 
     def __init__(self, caller: NetworkCaller, guidance: float = 1.0, compile: bool | str = False) -> None:
-        if not math.isfinite(guidance):
-            raise ValueError(f"guidance must be a finite number (1 = no guidance), got {guidance}")
+        real = isinstance(guidance, Real)
+        if not (real and math.isfinite(guidance)):
+            raise ValueError(f"guidance must be a finite number (1 = no guidance), got {guidance!r}")
         if compile not in (True, False, "auto"):
             raise ValueError(f"compile must be True, False or 'auto', got {compile!r}")
         self.caller, self.guidance = caller, guidance

@@ -12,9 +12,8 @@ from ..bounds.reversal_estimate import ReversalEstimate
 from ..flow import Flow, check_network
 from ..network.network import Network, NetworkCaller, check_labels, device_of
 from ..network.network_reader import NetworkReader
-from .planners import Planner, filled_share
-from .random_draws import RandomStreams
-from .samplers import check_tokens_stay
+from .planners import Planner, check_planner, filled_share
+from .random_draws import LIKELIHOOD, RandomStreams
 
 CHUNK = 1 << 22
 """Largest (positions × V) that is held at once."""
@@ -59,7 +58,8 @@ def planned_nll(
     exact, device = flow.source.constant, device_of(model)
     count, length = 1 if exact else draws, x1.shape[1]
     replay = _Replay.of(model, flow, sampler, precision)
-    x0 = flow.source.at(RandomStreams(seed, range(len(x1))).uniform(count, length)).flatten(0, 1)
+    streams = RandomStreams(seed, range(len(x1)), LIKELIHOOD)
+    x0 = flow.source.at(streams.uniform(count, length)).flatten(0, 1)
     rows = x1.cpu().repeat_interleave(count, 0)
     own = None if labels is None else labels.cpu().repeat_interleave(count, 0)
     with replay.caller.inference(device) as dtype:
@@ -78,11 +78,7 @@ def planned_nll(
 
 def _check(flow: Flow, x1: object, sampler: object, draws: int, batch: int | None) -> None:
     """Raise ValueError if the likelihood does not exist or an argument is wrong."""
-    if not isinstance(sampler, Planner):
-        raise ValueError(
-            f"sampler must be a planner, such as Confidence(4), got {sampler!r}. For Euler(N) use nll_bound(steps=N)."
-        )
-    check_tokens_stay(sampler, flow)
+    check_planner(sampler, flow)
     flow.vocab.check_ids(x1, "(n, L)")
     assert isinstance(x1, Tensor)
     if x1.numel() == 0:

@@ -126,6 +126,15 @@ class PlannedQueue(Queue):
         return self._event[torch.from_numpy(rows)[place], position].numpy(), place.numpy()
 
 
+def check_planner(sampler: object, flow: Flow) -> None:
+    """Raise ValueError unless this is a planner that can draw from the flow."""
+    if not isinstance(sampler, Planner):
+        raise ValueError(
+            f"sampler must be a planner, such as Confidence(4), got {sampler!r}. For Euler(N) use nll_bound(steps=N)."
+        )
+    check_tokens_stay(sampler, flow)
+
+
 def filled_share(free: Bool[Tensor, "B L"]) -> Float[Tensor, " B"]:
     """The share of positions that are not free: the time at which a planner calls the network."""
     return (~free).sum(1).double() / free.shape[1]

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from ..network.precision import widest_float
 
+LIKELIHOOD = 1
+"""The family of streams for the noise of likelihoods; samples have family 0."""
 BLOCK = 256
 """Tokens per block, about the square root of a large vocabulary, so that both stages are short."""
 
@@ -23,14 +25,18 @@ BLOCK = 256
 class RandomStreams:
     """One stream of uniform numbers for each of several sequences, by (seed, index of the sequence).
 
-    The streams are parts of one counter-based generator (Philox), 2^192 numbers apart. They do not overlap, are equal
-    on every machine, and take no memory.
+    The streams are parts of one counter-based generator (Philox), at least 2^128 numbers apart. They do not overlap,
+    are equal on every machine, and take no memory.
+
+    Samples and their likelihood use different `family` numbers: a bound holds for noise that is independent of x1, even
+    if x1 was drawn with the same seed.
     """
 
-    def __init__(self, seed: int, rows: Sequence[int]) -> None:
+    def __init__(self, seed: int, rows: Sequence[int], family: int = 0) -> None:
         if not (isinstance(seed, Integral) and 0 <= seed < 1 << 64):
             raise ValueError(f"seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
-        self._streams: list[np.random.Philox] = [np.random.Philox(key=seed, counter=[0, 0, 0, row]) for row in rows]
+        counters = ([0, 0, family, row] for row in rows)
+        self._streams: list[np.random.Philox] = [np.random.Philox(key=seed, counter=counter) for counter in counters]
 
     def __len__(self) -> int:
         return len(self._streams)

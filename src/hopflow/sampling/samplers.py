@@ -28,6 +28,11 @@ CERTAIN = 64.0
 class Grid(ABC):
     """Strictly increasing times from exactly 0 to exactly 1. A new grid implements `times`."""
 
+    @property
+    def label(self) -> str:
+        """A description for tables, different for grids with different times."""
+        return f"on {type(self).__name__}"
+
     @abstractmethod
     def times(self, steps: int) -> Float[Tensor, " N1"]:
         """The N + 1 times of N steps, in float64."""
@@ -65,6 +70,10 @@ class GivenGrid(Grid):
         rises = all(a < b for a, b in zip(self.at, self.at[1:], strict=False))
         if len(self.at) < 2 or not rises or self.at[0] != 0 or self.at[-1] != 1:
             raise ValueError(f"times must increase from 0 to 1, e.g. (0, 0.3, 1), got {self.at}.")
+
+    @property
+    def label(self) -> str:
+        return f"at {', '.join(f'{t:g}' for t in self.at[:-1])}"
 
     def times(self, steps: int) -> Float[Tensor, " N1"]:
         if steps != len(self.at) - 1:
@@ -149,6 +158,8 @@ class Euler(Sampler):
             raise ValueError(f"steps must be an integer ≥ 1, got {self.steps!r}.")
         if self.steps < 1:
             raise ValueError(f"steps must be an integer ≥ 1, got {self.steps}.")
+        if not isinstance(self.grid, Grid):
+            raise ValueError(f"grid must be a Grid, e.g. CosineGrid(), got {self.grid!r}.")
         self.grid.times(self.steps)
         refresh_chances(self.refresh, self.steps)
 
@@ -159,7 +170,7 @@ class Euler(Sampler):
 
     @property
     def label(self) -> str:
-        grid = "" if self.grid == EvenGrid() else f" on {type(self.grid).__name__}"
+        grid = "" if self.grid == EvenGrid() else f" {self.grid.label}"
         return f"{self.steps} Euler steps{grid}" + (f", refresh {self.refresh:g}" if self.refresh else "")
 
     @property
@@ -207,7 +218,8 @@ class _EventSteps:
     """The steps at which a position has events: redraws (r), proposals (s) and draws from the source (renoise)."""
 
     def __init__(self, r: Float[Tensor, "N C"], s: Float[Tensor, "N C"], renoise: Float[Tensor, "N C"]) -> None:
-        self.r, self.renoise, self.chance = r, renoise, r + s + renoise
+        self.r, self.renoise = r, renoise
+        self.chance = (r + s + renoise).clamp(max=1)  # the rounded sum may exceed 1
         hazard = -torch.log1p(-self.chance)
         total = torch.cat([hazard.new_zeros(1, hazard.shape[1]), hazard.clamp(max=CERTAIN).cumsum(0)])  # (N+1, C)
         # the columns are offset, so that one search serves all of them
@@ -244,8 +256,8 @@ class RandomOrder(Sampler):
     per_call: int = 1
 
     def __post_init__(self) -> None:
-        if self.per_call < 1:
-            raise ValueError(f"per_call must be an integer ≥ 1, got {self.per_call}.")
+        if isinstance(self.per_call, bool) or not isinstance(self.per_call, Integral) or self.per_call < 1:
+            raise ValueError(f"per_call must be an integer ≥ 1, got {self.per_call!r}.")
 
     @property
     def label(self) -> str:

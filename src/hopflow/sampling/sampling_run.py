@@ -8,6 +8,7 @@ move. Random numbers belong to sequences, so that the batch size does not change
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import count
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ POOL = 4
 """Batches of sequences in a pool; with a few, nearly all batches are full."""
 REDRAW, PROPOSAL, FREE_PROPOSAL = 0, 1, 2
 """Kinds of events; a free proposal needs no network to be accepted or not."""
+MOST_FIRST = 1 << 62
+"""Limit of `first`, so that the indices of all sequences fit into an integer."""
 CHECK_EVERY = 64
 """Calls between two checks for NaN; the result is read one check later, so that no GPU waits."""
 CHUNK, GPU_CHUNK = 1 << 22, 1 << 27
@@ -106,6 +109,7 @@ class SamplingRun:
             yield from pool.turns(batch)
             self.done += len(some)
             self.in_flight = pool
+            self.progress(self.done, len(self.lengths))  # a planner may need fewer calls than expected
         self._store_pool()
 
     def _store_pool(self) -> None:
@@ -151,8 +155,12 @@ class SamplingRun:
     def _check(self) -> None:
         if not len(self.lengths) or int(self.lengths.min()) < 1:
             raise ValueError("a prompt must contain at least one token or hole, got an empty prompt.")
-        if self.batch is not None and self.batch < 1:
-            raise ValueError(f"batch must be an integer ≥ 1, got {self.batch}.")
+        if self.batch is not None and not (isinstance(self.batch, Integral) and self.batch >= 1):
+            raise ValueError(f"batch must be an integer ≥ 1, got {self.batch!r}.")
+        if not (isinstance(self.first, Integral) and 0 <= self.first < MOST_FIRST):
+            raise ValueError(
+                f"first, the index of a sequence, must be an integer from 0 to 2^62 - 1, got {self.first!r}."
+            )
         holes = 0
         for prompt in [self.prompts] if isinstance(self.prompts, Tensor) else self.prompts:
             self.flow.vocab.check_data(prompt.clamp(min=0))
