@@ -130,7 +130,8 @@ function slider(field, label, powers) {
   Object.assign(range, { min: String(to(Number(field.min))), max: String(to(Number(field.max))), step: powers ? "any" : field.step });
   range.tabIndex = -1; // the field beside it can be typed into
   range.setAttribute("aria-label", `${label}, slider`);
-  range.addEventListener("input", () => { field.value = String(from(Number(range.value))); });
-  field.addEventListener("input", () => { range.value = String(to(Math.max(Number(field.min), Number(field.value)))); });
+  const speak = () => range.setAttribute("aria-valuetext", field.value); // its own value may be a power of two
+  range.addEventListener("input", () => { field.value = String(from(Number(range.value))); speak(); });
+  field.addEventListener("input", () => { range.value = String(to(Math.max(Number(field.min), Number(field.value)))); speak(); });
   return range;
 }
