@@ -222,6 +222,18 @@ def test_a_slider_of_powers_of_two_says_the_number(browser, flows):
         assert (visit.page.input_value("#setting-steps"), slider.get_attribute("aria-valuetext")) == ("16", "16")
 
 
+def test_settings_between_the_steps_of_their_sliders_are_drawn(browser, flows):
+    with PageServer(flows[:1]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        visit.page.fill("#setting-temperature", "0.33")
+        visit.page.fill("#setting-eta", "0.25")
+        draw(visit)
+        assert (server.draws[-1]["temperature"], server.draws[-1]["eta"]) == (0.33, 0.25)
+        visit.page.locator("[aria-label='Temperature, slider']").fill("0.7")
+        assert visit.page.input_value("#setting-temperature") == "0.7"
+        assert visit.page.input_value("#setting-eta") == "0.25"
+
+
 def test_the_bar_of_hops_needs_a_prediction(browser, flows):
     unknown = ServedFlow("runs/new", flows[1].model, flows[1].flow, flows[1].tokenizer, None, LENGTH)
     with PageServer([flows[0], unknown]).running() as server, browser.open(server.address, **STILL) as visit:
