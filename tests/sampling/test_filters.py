@@ -70,5 +70,6 @@ def test_what_filters_nothing_sensible_is_refused(how):
         Filter(**how)
 
 
-def test_a_temperature_near_0_is_like_0():
-    assert torch.equal(Filter(1e-39)(LAW.float().log()).exp(), left(temperature=0.0).float())
+@pytest.mark.parametrize("how", [{"temperature": 1e-39}, {"temperature": 1e-300}, {"top_p": 1e-300}], ids=str)
+def test_a_temperature_or_a_top_p_near_0_is_like_temperature_0(how):
+    assert torch.equal(Filter(**how)(LAW.float().log()).exp(), left(temperature=0.0).float())

@@ -186,7 +186,9 @@ def answer_to_half(port: int, raw: bytes) -> bytes:
             connection.sendall(raw)
             connection.shutdown(socket.SHUT_WR)
             return connection.recv(65536)
-        except ConnectionError:
+        except TimeoutError:
+            raise
+        except OSError:  # a connection that was reset cannot be shut down either
             return b""
 
 

@@ -125,6 +125,8 @@ def test_hops_are_played_and_the_slider_returns_to_the_noise(browser, flows):
         out = expected(server)
         assert tokens(visit) == flow.tokenizer.decode(out.x0[0].tolist())
         assert set(states(visit)) == {"token source"}
+        token(visit, 0).hover()
+        assert visit.text("#history").startswith("Token 1 · noise")
         assert count(visit, "hops") == "0"
         slider.fill("500")
         assert out.hops is not None
@@ -175,6 +177,69 @@ def test_a_clicked_word_is_a_hole_that_is_drawn_again(browser, flows):
         draw(visit, "#draw-again")  # the same request once more takes the next seed
         assert (server.draws[-1]["prompt"], server.draws[-1]["seed"]) == (prompt, 1)
         assert visit.errors == []
+
+
+def test_a_click_during_the_hops_takes_a_word_of_the_text(browser, flows):
+    with PageServer(flows[:1]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        text = tokens(visit)
+        visit.page.locator("[aria-label='Time t, from noise to text']").fill("0")
+        noise = tokens(visit)
+        words = [(i, text.find(" ", i)) for i in range(1, LENGTH) if text[i] != " " and text[i - 1] == " "]
+        word, until = next((start, end) for start, end in words if end > 0 and noise[start:end] != text[start:end])
+        token(visit, word).click()
+        assert tokens(visit) == text
+        assert [i for i, state in enumerate(states(visit)) if "hole" in state] == list(range(word, until))
+        assert visit.errors == []
+
+
+def test_a_refused_change_stays_to_be_corrected(browser, flows):
+    with PageServer(flows[:1]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        token(visit, 0).focus()
+        visit.page.keyboard.type("f☃x")
+        visit.page.keyboard.press("Enter")
+        message = visit.page.locator("#message", has_text="☃")
+        message.wait_for()
+        assert visit.page.input_value("#change") == "f☃x"
+        hint = visit.page.locator("#prompt-hint").bounding_box()
+        assert message.bounding_box()["y"] >= hint["y"] + hint["height"] + 8
+        visit.page.fill("#change", "fox")
+        visit.page.press("#change", "Enter")
+        visit.page.locator("[data-position='0'][aria-label='f, pinned']").wait_for()
+        assert visit.page.input_value("#change") == ""
+        assert message.is_hidden()
+
+
+def test_a_slider_of_powers_of_two_says_the_number(browser, flows):
+    with PageServer(flows[:1]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        slider = visit.page.locator("[aria-label='Steps, slider']")
+        assert slider.get_attribute("aria-valuetext") == "32"
+        visit.page.fill("#setting-steps", "8")
+        assert slider.get_attribute("aria-valuetext") == "8"
+        slider.fill("4")
+        assert (visit.page.input_value("#setting-steps"), slider.get_attribute("aria-valuetext")) == ("16", "16")
+
+
+def test_settings_between_the_steps_of_their_sliders_are_drawn(browser, flows):
+    with PageServer(flows[:1]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        visit.page.fill("#setting-temperature", "0.33")
+        visit.page.fill("#setting-eta", "0.25")
+        draw(visit)
+        assert (server.draws[-1]["temperature"], server.draws[-1]["eta"]) == (0.33, 0.25)
+        visit.page.locator("[aria-label='Temperature, slider']").fill("0.7")
+        assert visit.page.input_value("#setting-temperature") == "0.7"
+        assert visit.page.input_value("#setting-eta") == "0.25"
+
+
+def test_the_bar_of_hops_needs_a_prediction(browser, flows):
+    unknown = ServedFlow("runs/new", flows[1].model, flows[1].flow, flows[1].tokenizer, None, LENGTH)
+    with PageServer([flows[0], unknown]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        assert [visit.page.locator(".meter").nth(panel).is_visible() for panel in (0, 1)] == [True, False]
+        assert (count(visit, "predicted", 0), count(visit, "predicted", 1)) == ("≈ 36 predicted", "")
 
 
 def test_the_keyboard_makes_holes_and_changes_words(browser, flows):
@@ -260,6 +325,8 @@ def test_commands_and_programs_are_copied(browser, flows):
         visit.page.locator("#shared", has_text="Copied.").wait_for()
         copied = "hopflow sample runs/first n=1 seed=0\nhopflow sample runs/second n=1 seed=0"
         assert visit.run("() => navigator.clipboard.readText()") == copied
+        draw(visit)
+        assert visit.text("#shared") == ""
 
 
 def test_what_the_server_says_is_text_and_never_markup(browser, flows, masked):

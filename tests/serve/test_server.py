@@ -112,6 +112,28 @@ def test_the_deltas_of_a_stream_add_up_to_the_complete_answer(site, name, stop):
     assert sum(len(hop["hops"]) for hop in hops) == complete["usage"]["jumps"]
 
 
+@pytest.mark.parametrize("name", ["masks", "letters"])
+def test_a_text_that_a_stop_text_ends_counts_the_tokens_before_it(site, name):
+    asked = {"model": name, "prompt": "ab", "max_tokens": 30, "seed": 2, "steps": 8}
+    text = json.loads(ask(site.port, "/v1/completions", asked).text)["choices"][0]["text"]
+    stop = text[len(text) // 2]
+    answer = json.loads(ask(site.port, "/v1/completions", {**asked, "stop": stop}).text)
+    assert answer["choices"][0] | {"logprobs": None} == {
+        "index": 0,
+        "text": text[: text.index(stop)],
+        "logprobs": None,
+        "finish_reason": "stop",
+    }
+    assert answer["usage"]["completion_tokens"] == len(LETTERS.encode(text[: text.index(stop)]))
+
+
+@pytest.mark.parametrize("options", [{"temperature": 1e-300}, {"top_p": 1e-300}], ids=str)
+def test_the_smallest_temperature_and_top_p_take_the_most_probable_token(site, options):
+    asked = {"model": "masks", "max_tokens": 9, "seed": 2, "steps": 3}
+    greedy = json.loads(ask(site.port, "/v1/completions", {**asked, "temperature": 0}).text)["choices"]
+    assert json.loads(ask(site.port, "/v1/completions", {**asked, **options}).text)["choices"] == greedy
+
+
 def test_models_and_health_are_listed(site):
     assert [model["id"] for model in json.loads(ask(site.port, "/v1/models").text)["data"]] == ["masks", "letters"]
     assert json.loads(ask(site.port, "/v1/models/masks").text)["id"] == "masks"
@@ -159,6 +181,18 @@ WRONG = [
 @pytest.mark.parametrize(("path", "content", "status", "param"), WRONG, ids=lambda value: str(value)[:60])
 def test_a_wrong_value_is_refused_with_its_name(site, path, content, status, param):
     message(ask(site.port, path, content), status, param)
+
+
+WRONG_LISTS = [
+    ({"stop": ["a"] * 5}, "at most 4 items"),
+    ({"prompt": ["a", 1]}, "string, got 1."),
+    ({"prompt": [True]}, "string, got true."),
+]
+
+
+@pytest.mark.parametrize(("content", "told"), WRONG_LISTS, ids=str)
+def test_an_error_within_a_list_is_named(site, content, told):
+    assert told in message(ask(site.port, "/v1/completions", {"model": "masks", **content}), 400, next(iter(content)))
 
 
 RAW = [
@@ -278,6 +312,30 @@ def test_a_client_that_leaves_stops_its_work_and_a_full_queue_says_when_to_come_
         go.release(100)
         site.wait_until_idle()
         assert len(calls) == 2
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/api/draw"])
+def test_a_stream_that_the_server_ends_says_so(flows, path):
+    flow, go = flows["letters"], threading.Semaphore(1)
+
+    class Slow(torch.nn.Module):
+        def forward(self, xt, t):
+            assert go.acquire(timeout=60)
+            return flow.model(xt, t)
+
+    slow = ServedFlow("slow", "runs/slow", Slow(), flow.flow, LETTERS, LENGTH, torch.device("cpu"))
+    with running([slow]) as site:
+        connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=60)
+        of_path = {"flow": "slow"} if path == "/api/draw" else {"model": "slow", "stream": True}
+        body = json.dumps({**of_path, "steps": 30})
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        stream = connection.getresponse()
+        site.application.worker.stop()
+        go.release(100)
+        last = stream.read().decode().split("\n\n")[-2]
+        connection.close()
+    assert "the server stopped this request" in last
+    assert "[DONE]" not in last
 
 
 def test_openais_client_completes_streams_and_fills_in_the_middle(site):

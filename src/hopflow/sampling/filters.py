@@ -51,7 +51,7 @@ class Filter:
             only = torch.full_like(logits, -torch.inf).scatter(1, logits.argmax(1, keepdim=True), 0.0)
             return torch.where(largest.isnan(), torch.nan, only)
         # the largest is subtracted first: logits divided by 1e-39 would be infinite
-        log_p = ((logits - largest) / self.temperature).log_softmax(1)
+        log_p = ((logits - largest) / max(self.temperature, _smallest(logits))).log_softmax(1)
         for keep in (self._top_k, self._top_p, self._min_p):
             kept = keep(log_p)
             log_p = log_p if kept is None else log_p.masked_fill(~kept, -torch.inf).log_softmax(1)
@@ -68,9 +68,14 @@ class Filter:
         ordered, order = log_p.sort(stable=True, dim=1, descending=True)
         p = ordered.exp()
         above = p.cumsum(1) - p  # the probability of all more probable tokens
-        return torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, above < self.top_p)
+        return torch.zeros_like(log_p, dtype=torch.bool).scatter(1, order, above < max(self.top_p, _smallest(p)))
 
     def _min_p(self, log_p: Float[Tensor, "n V"]) -> Bool[Tensor, "n V"] | None:
         if not self.min_p:
             return None
         return log_p >= log_p.amax(1, keepdim=True) + math.log(self.min_p)
+
+
+def _smallest(numbers: Tensor) -> float:
+    """The smallest normal number of a dtype: a smaller one may be rounded to 0."""
+    return torch.finfo(numbers.dtype).smallest_normal

@@ -17,7 +17,7 @@ from ..sampling.stream import Frame
 from .completion_request import CompletionRequest, completion_of
 from .completions import CompletionAnswer
 from .draw_request import Content, DrawRequest, SamplingFields, TokensRequest, draw_of, read_body
-from .errors import RequestError
+from .errors import RequestError, problem
 from .guard import Guard
 from .limits import Limits
 from .page_events import page_events
@@ -140,7 +140,7 @@ class Application:
         finally:
             job.cancel()
         if not isinstance(item, Generation):
-            raise _problem(item)
+            raise problem(item)
         return JSONResponse(answer.as_json(item))
 
     async def chat(self, request: Request) -> Response:
@@ -160,7 +160,7 @@ class Application:
             job.cancel()
             raise
         if not isinstance(first, Frame | Generation):
-            raise _problem(first)
+            raise problem(first)
         return job, first
 
     async def _body(self, request: Request, kind: type[Content]) -> Content:
@@ -217,17 +217,6 @@ async def _cancel_when_gone(request: Request, job: Job) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     job.cancel()
-
-
-def _problem(item: Item) -> RequestError:
-    """Why a job has ended without sequences."""
-    if isinstance(item, RequestError):
-        return item
-    if isinstance(item, ValueError):
-        return RequestError(str(item))
-    if item is None:
-        return RequestError("the server is shutting down.", status=503)
-    return RequestError(f"the network failed: {type(item).__name__}: {item}", status=500)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

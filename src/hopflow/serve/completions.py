@@ -3,6 +3,7 @@
 import json
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from ..sampling.generation import Generation
 from ..sampling.stream import Frame
 from .completion_request import Completion
-from .errors import RequestError, one_line
+from .errors import problem
 from .page_events import hops_of, server_sent
 from .worker import Item, Job
 
@@ -61,8 +62,8 @@ class CompletionAnswer:
                 if options.include_usage:
                     yield self._chunk([], usage=self.usage(item))
                 yield b"data: [DONE]\n\n"
-            elif item is not None:
-                yield server_sent(None, RequestError(one_line(str(item)), status=500).as_json())
+            else:
+                yield server_sent(None, problem(item).as_json())
         finally:
             job.cancel()
 
@@ -91,11 +92,11 @@ class CompletionAnswer:
         reason = "stop" if end in ids else None
         ids = ids[: ids.index(end)] if end in ids else ids
         text = self._after(prompt, ids)
-        if self.completion.drops_blank[index]:
-            text = text.removeprefix(" ")
+        dropped = int(self.completion.drops_blank[index] and text.startswith(" "))
+        text = text[dropped:]
         places = [place for stop in self.completion.stops if (place := text.find(stop)) >= 0]
         if places:
-            return text[: min(places)], len(ids), "stop"
+            return text[: min(places)], self._count(prompt, ids, dropped + min(places)), "stop"
         if not complete and reason is None:
             text = text.rstrip(UNFINISHED)
             held = max((len(stop) - 1 for stop in self.completion.stops), default=0)
@@ -107,6 +108,10 @@ class CompletionAnswer:
         decode = self.served.tokenizer.decode
         start, text = decode(prompt), decode([*prompt, *ids])
         return str(text[len(start) :] if text.startswith(start) else decode(ids))
+
+    def _count(self, prompt: list[int], ids: list[int], characters: int) -> int:
+        """How many of the tokens contain the first characters of their text."""
+        return bisect_left(range(len(ids)), characters, key=lambda count: len(self._after(prompt, ids[:count])))
 
     def _delta(self, frame: Frame, sent: str) -> str:
         """The text that a frame adds to the committed prefix: the tokens before the first one that may change."""

@@ -231,7 +231,11 @@ def _number(value: Any) -> str:
 
 def _refusal(error: ValidationError) -> RequestError:
     """The first problem in words: which field, what is wrong."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    found = error.errors(include_url=False, include_context=False)
+    # a field that may be a text or a list reports both: what is wrong within a list is more helpful
+    first = next(
+        (each for each in found if each["type"] != "string_type" or not isinstance(each["input"], list)), found[0]
+    )
     name = str(first["loc"][0]) if first["loc"] else "body"
     if first["type"] == "extra_forbidden":
         if len(first["loc"]) > 1:

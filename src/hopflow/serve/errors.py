@@ -30,6 +30,19 @@ class RequestError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": None}}
 
 
+def problem(item: Exception | None) -> RequestError:
+    """Why a job has ended without sequences; None after a cancellation."""
+    if isinstance(item, RequestError):
+        return item
+    if isinstance(item, ValueError):
+        return RequestError(str(item))
+    if item is None:
+        return RequestError(
+            "the server stopped this request: it is shutting down, or the answer was not read.", status=503
+        )
+    return RequestError(f"the network failed: {type(item).__name__}: {item}", status=500)
+
+
 def one_line(text: str) -> str:
     """Some text as one line of limited length, with symbols for control characters."""
     line = harmless(" ".join(text.split()))

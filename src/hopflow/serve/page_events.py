@@ -8,7 +8,7 @@ from typing import Any
 from ..sampling.generation import Generation
 from ..sampling.stream import Frame
 from .draw_request import Draw
-from .errors import one_line
+from .errors import problem
 from .served_flow import ServedFlow
 from .worker import Item, Job
 
@@ -28,8 +28,8 @@ async def page_events(draw: Draw, job: Job, first: Item) -> AsyncIterator[bytes]
             item = await job.next()
         if isinstance(item, Generation):
             yield _end(served, item, max(time.perf_counter() - started, 1e-9))
-        elif item is not None:
-            yield server_sent("error", {"message": one_line(str(item))})
+        else:
+            yield server_sent("error", {"message": problem(item).message})
     finally:
         job.cancel()
 

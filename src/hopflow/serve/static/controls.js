@@ -3,8 +3,8 @@
 const NUMBERS = [
   { name: "steps", label: "Steps", hint: "more steps: closer to continuous time", min: 1, step: 1, powers: true },
   { name: "second_steps", label: "Steps of the second", hint: "the same flow from the same noise", min: 1, step: 1, powers: true },
-  { name: "eta", label: "η", hint: "corrector: tokens may return to noise", min: 0, max: 2, step: 0.1 },
-  { name: "temperature", label: "Temperature", hint: "0: the most likely token", min: 0, max: 2, step: 0.05 },
+  { name: "eta", label: "η", hint: "corrector: tokens may return to noise", min: 0, max: 2, step: 0.01, coarse: 0.1 },
+  { name: "temperature", label: "Temperature", hint: "0: the most likely token", min: 0, max: 2, step: 0.01, coarse: 0.05 },
   { name: "top_p", label: "Top-p", hint: "1: all tokens", min: 0.01, max: 1, step: 0.01 },
   { name: "length", label: "Length", hint: "tokens", min: 1, step: 1, powers: true },
   { name: "seed", label: "Seed", hint: "the same seed: the same text", min: 0, max: 2 ** 31 - 1, step: 1 },
@@ -102,7 +102,7 @@ export class Controls {
   }
 
   /** A slider and a field for one number; the slider of a number of tokens or steps has powers of two. */
-  #number({ name, label, hint, min, max, step, powers }) {
+  #number({ name, label, hint, min, max, step, coarse = step, powers }) {
     const root = document.createElement("div"), id = `setting-${name}`;
     root.className = "number";
     const text = Object.assign(document.createElement("label"), { htmlFor: id, textContent: label });
@@ -110,7 +110,7 @@ export class Controls {
     Object.assign(field, { min: String(min), max: String(max), step: String(step) });
     const small = Object.assign(document.createElement("small"), { className: "hint", id: `${id}-hint`, textContent: hint });
     field.setAttribute("aria-describedby", small.id);
-    root.append(text, name === "seed" ? this.#dice(field) : slider(field, label, powers), field, small);
+    root.append(text, name === "seed" ? this.#dice(field) : slider(field, label, powers ? "any" : coarse), field, small);
     return root;
   }
 
@@ -124,13 +124,16 @@ export class Controls {
   }
 }
 
-function slider(field, label, powers) {
-  const to = powers ? Math.log2 : Number, from = powers ? (value) => Math.round(2 ** value) : (value) => Number(value.toFixed(2));
+/** A slider beside a field; with the step "any" it has powers of two. */
+function slider(field, label, step) {
+  const powers = step === "any", to = powers ? Math.log2 : Number;
+  const from = powers ? (value) => Math.round(2 ** value) : (value) => Number(value.toFixed(2));
   const range = Object.assign(document.createElement("input"), { type: "range" });
-  Object.assign(range, { min: String(to(Number(field.min))), max: String(to(Number(field.max))), step: powers ? "any" : field.step });
+  Object.assign(range, { min: String(to(Number(field.min))), max: String(to(Number(field.max))), step: String(step) });
   range.tabIndex = -1; // the field beside it can be typed into
   range.setAttribute("aria-label", `${label}, slider`);
-  range.addEventListener("input", () => { field.value = String(from(Number(range.value))); });
-  field.addEventListener("input", () => { range.value = String(to(Math.max(Number(field.min), Number(field.value)))); });
+  const speak = () => range.setAttribute("aria-valuetext", field.value); // its own value may be a power of two
+  range.addEventListener("input", () => { field.value = String(from(Number(range.value))); speak(); });
+  field.addEventListener("input", () => { range.value = String(to(Math.max(Number(field.min), Number(field.value)))); speak(); });
   return range;
 }

@@ -98,6 +98,7 @@ export class EditBar {
       panel.view.focus(range.from);
       return true;
     } catch (error) {
+      if (this.edit === edit) find("#change").value ||= text; // to be corrected
       this.actions.fail(error);
       return false;
     }

@@ -21,7 +21,8 @@ class Page {
     this.player = new Player(() => this.show());
     this.playbar = new Playbar(find("#playbar"), this.player);
     this.editBar = new EditBar(this.api, {
-      draw: (again) => this.draw(again), show: (panel, edit) => panel.view.showEdit(edit), fail: (error) => this.fail(error),
+      draw: (again) => this.draw(again), fail: (error) => this.fail(error),
+      show: (panel, edit) => { this.say(""); panel.view.showEdit(edit); },
     });
     /** @type {Panel[]} */
     this.panels = [];
@@ -86,6 +87,8 @@ class Page {
     this.#makePanels(draws.length);
     this.recordings = draws.map(() => null);
     this.drawn = false;
+    find("#shared").textContent = "";
+    find("#copied").hidden = true;
     this.#enable(false);
     this.player.follow();
     const complete = await this.drawing.start(draws, prompts, {

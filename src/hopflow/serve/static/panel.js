@@ -62,9 +62,9 @@ export class Panel {
     this.part("calls").textContent = formatted(calls);
     this.part("steps").textContent = steps === null ? "one per token" : `of ${formatted(steps)} steps`;
     this.part("rate").textContent = rate === null ? "–" : formatted(rate, rate < 10 ? 1 : 0);
-    const whole = Math.max(1, jumps, 1.25 * (predicted ?? recording.length));
+    const whole = Math.max(1, jumps, 1.25 * (predicted ?? 0));
+    this.part("meter").style.visibility = predicted === null ? "hidden" : ""; // there is nothing to compare with
     this.part("bar").style.width = `${100 * jumps / whole}%`;
-    this.part("mark").hidden = predicted === null;
     this.part("mark").style.left = `${100 * (predicted ?? 0) / whole}%`;
   }
 }

@@ -6,7 +6,7 @@ import { wordAround } from "./edit.js";
 const GLOW = 0.06;
 /** How long a hop is highlighted, in units of t. */
 export const STATES = {
-  source: "source", moved: "just hopped", hopped: "hopped, may hop again", final: "final", pinned: "pinned", hole: "hole",
+  source: "noise", moved: "just hopped", hopped: "hopped, may hop again", final: "final", pinned: "pinned", hole: "hole",
 };
 
 export class TokenView {
@@ -173,7 +173,8 @@ export class TokenView {
   #range(position, event) {
     const data = this.recording.flow.vocab.data;
     if (event.shiftKey) return { from: position, to: position + 1 };
-    return wordAround(this.spans.map((_, i) => shown(this.#tokenAt(i), data)), position);
+    const { tokens } = this.edit ?? { tokens: this.recording.last }; // words are those of the text, also during its hops
+    return wordAround(tokens.map((token) => shown(token, data)), position);
   }
 
   #click(event) {
