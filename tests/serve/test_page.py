@@ -39,6 +39,7 @@ def visit(address):
 
 
 def drawn(visit) -> None:
+    visit.page.locator("#panels[aria-busy='false']").wait_for()
     visit.page.locator("#save:enabled").wait_for()
     visit.page.locator(".clock", has_text="t = 1.00").wait_for()
 

@@ -64,6 +64,7 @@ def masked(flows) -> ServedFlow:
 
 def drawn(visit: Visit) -> None:
     """Wait until everything was drawn and is shown at its end."""
+    visit.page.locator("#panels[aria-busy='false']").wait_for()
     visit.page.locator("#save:enabled").wait_for()
     visit.page.locator(".clock", has_text="t = 1.00").wait_for()
 

@@ -53,6 +53,7 @@ class Page {
   async draw(again = false) {
     if (!find("#controls").reportValidity()) return;
     this.say("");
+    this.#busy(true);
     const turn = this.turn += 1;
     let draws = this.controls.draws(), prompts;
     const { edit, panel } = this.editBar;
@@ -63,6 +64,7 @@ class Page {
       prompts = await Promise.all(draws.map(({ flow, settings }) => edit?.prompt()
         ?? (again ? this.#lastPrompt(flow) : null) ?? this.drawing.prompt(flow, this.controls.prompt, settings.length)));
     } catch (error) {
+      if (turn === this.turn) this.#busy(false);
       this.fail(error);
       return;
     }
@@ -119,6 +121,12 @@ class Page {
     if (this.recordings.length === 2 && this.recordings.every(Boolean)) this.#compareNoise();
     this.#announce();
     this.show();
+    this.#busy(false);
+  }
+
+  /** Whether a draw was asked for and is not complete yet; a screen reader waits for its end. */
+  #busy(is) {
+    find("#panels").ariaBusy = String(is);
   }
 
   #makePanels(count) {
