@@ -91,3 +91,13 @@ def test_labels_that_the_data_does_not_have_are_refused(home):
     done = command(home)("train", "plain.txt", "labels=true", "length=4", *SMALL)
     assert (done.returncode, (home / "runs/plain").exists()) == (2, False)
     assert "labels=true needs data with a label for each row" in done.stderr
+
+
+def test_a_network_that_ignores_labels_is_trained_with_a_warning(home):
+    run = command(home)
+    done = run("train", "dna.fasta", "source=uniform", "model=convolutional", "out=runs/conv", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert "model=convolutional ignores the labels of the rows" in done.stderr
+    done = run("train", "dna.fasta", "source=uniform", "model=convolutional", "labels=false", "out=runs/none", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert "ignores the labels" not in done.stderr

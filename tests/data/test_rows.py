@@ -171,6 +171,13 @@ def test_a_line_break_inside_quotes_is_a_part_of_the_sequence():
     assert sorted(corpus.decode(row) for row in corpus.batch(0, 0, 2)) == ["a\nb", "abc"]
 
 
+@pytest.mark.parametrize("first", ["0,1,2", "1,2,3"])
+def test_columns_may_be_called_by_their_place(first, own_cache):
+    write("x.csv", f"{first}\n4,0,2\n0,3,1\n")
+    corpus = hf.data.load("x.csv", holdout=0.0)
+    assert sorted(corpus.batch(0, 0, 2).tolist()) == [[0, 3, 1], [4, 0, 2]]
+
+
 def test_texts_have_a_mask_and_a_vocabulary_too():
     keep = np.array([[True, False, True], [False, True, True]])
     corpus = hf.data.rows(["abc", "bca"], keep=keep, holdout=0.0)
@@ -230,6 +237,7 @@ BAD = {
     "a negative id in a table": (lambda: write("x.csv", "p0,p1\n1,-1\n0,1\n"), "token id -1 is out of range"),
     "a column twice": (lambda: write("x.csv", "sequence,sequence\nA,B\nC,D\n"), "two columns have the name 'sequence'"),
     "a column without a name": (lambda: write("x.csv", ",p0,p1\n0,1,2\n1,2,2\n"), "column 1 has no name"),
+    "a table without column names": (lambda: write("x.csv", "1,2,0\n0,1,2\n"), "add a line of column names"),
     "a quote that is not closed": (lambda: write("x.csv", 'sequence\nAC\n"AG\nAT\n'), "is not a CSV file"),
     "an empty label": (lambda: np.savez("x.npz", tokens=GRID, labels=["a"] * 19 + [""]), "label of row 19 is empty"),
     "a row without a token that counts": (

@@ -178,6 +178,9 @@ def _read_csv(path: Path) -> FileRows:
     columns = {name: place for name, place in at.items() if name != LABEL}
     if "" in columns:
         raise ValueError(f"{path}: column {columns[''] + 1} has no name; save the table without an index of its rows")
+    counted = ([str(start + i) for i in range(len(columns))] for start in (0, 1))  # pandas names columns so
+    if all(INTEGER.fullmatch(name) for name in columns) and list(columns) not in counted:
+        raise ValueError(f"{path}: the first line is {', '.join(lines[0][:5])}; add a line of column names above it")
     for number, row in enumerate(table, 2):
         for name, place in columns.items():
             if not INTEGER.fullmatch(row[place].strip()):

@@ -1,6 +1,7 @@
 """From a recipe to the objects that are trained: corpus, flow and network."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,14 @@ def _initialize(model: nn.Module, init: str) -> None:
 
 def _labels(recipe: Recipe, corpus: Corpus) -> int:
     """The number of labels of the network: those of the data, unless the network of the recipe takes no labels."""
-    count = len(corpus.label_names) if recipe.model == "transformer" or is_class(recipe.model) else 0
+    takes = recipe.model == "transformer" or is_class(recipe.model)
+    count = len(corpus.label_names) if takes else 0
+    if corpus.label_names and not takes and recipe.labels is None:
+        warnings.warn(
+            f"model={recipe.model} ignores the labels of the rows; model=transformer learns a distribution for each "
+            f"label, labels=false leaves this warning out",
+            stacklevel=2,
+        )
     if recipe.labels and not count:
         need = "model=transformer" if corpus.label_names else "data with a label for each row"
         raise ValueError(f"labels=true needs {need}: leave labels out")
