@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from ..models.dit import DiT, TimeInput
+from ..models.empty_network import without_weights
 from ..models.sizes import Size
 from ..models.transformer import FREQUENCIES, Transformer
 from ..runs.weights import name_list
@@ -90,7 +91,7 @@ class NetworkWeights:
         for branch, norm, rows in self._branches():
             state |= _modulation(f"{branch}.modulation", *self._modulation_rows(branch, rows), self._get(norm))
         state |= _modulation("norm.modulation", *self._final_rows(), self._get("output_layer.norm_final.weight"))
-        with torch.device("meta"):
+        with without_weights():
             network = DiT(tokens.vocab, size, time_input=time_input, condition_width=self.condition)
         return _filled(network, state)
 
@@ -110,7 +111,7 @@ class NetworkWeights:
         shift, scale = (weight @ clock + bias).chunk(2)
         state["norm.weight"] = self._get("output_layer.norm_final.weight") * (1 + scale)
         state["norm.bias"] = shift
-        with torch.device("meta"):
+        with without_weights():
             network = Transformer(tokens.vocab, size, time=False)
         return _filled(network, state)
 

@@ -23,13 +23,12 @@ def rotation(like: Float[Tensor, "B L D"], size: Size, start: int = 0) -> Rotati
 
     Computed in every call and shared by all blocks, which is cheaper than to cache it per length and device.
     """
-    cos, sin = _rotation(like.detach(), size.width // size.heads // 2, start)
+    computed = _as_operation if torch.compiler.is_compiling() else _rotation  # an operation imports the compiler
+    cos, sin = computed(like.detach(), size.width // size.heads // 2, start)
     return cos, sin
 
 
-@torch.library.custom_op("hopflow::rotation", mutates_args=())
 def _rotation(like: Tensor, pairs: int, start: int) -> Tensor:
-    """A custom operation, because the compiler would recompute sines and cosines in every block."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     speed = BASE ** (-torch.arange(pairs, dtype=dtype, device=like.device) / pairs)
     position = torch.arange(start, start + like.shape[1], dtype=dtype, device=like.device)
@@ -37,7 +36,11 @@ def _rotation(like: Tensor, pairs: int, start: int) -> Tensor:
     return torch.stack([angle.cos(), angle.sin()])
 
 
-@_rotation.register_fake
+_as_operation = torch.library.custom_op("hopflow::rotation", _rotation, mutates_args=())
+"""The compiler would recompute sines and cosines in every block if they were not one operation."""
+
+
+@_as_operation.register_fake
 def _(like: Tensor, pairs: int, start: int) -> Tensor:
     return like.new_empty(2, like.shape[1], pairs, dtype=torch.promote_types(like.dtype, torch.float32))
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..flow import Flow
+from ..models.empty_network import without_weights
 from ..models.model import Model
 from ..models.sizes import Size
 from ..network.network import NetworkCaller, label_count
@@ -145,7 +146,7 @@ def build_network(plain: Any, folder: Path, model_class: type[nn.Module] | None 
         with torch.random.fork_rng(devices=[]):
             return from_plain(cls, plain)
     try:
-        with torch.device("meta"):
+        with without_weights():
             return from_plain(Model, plain)
     except ValueError as error:
         raise ValueError(f"{error}. If the class is your own: {HOW_TO_NAME}" if cls is None else str(error)) from None
