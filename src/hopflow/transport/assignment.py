@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ..network.precision import widest_float
@@ -155,6 +154,8 @@ def _reduced(cost: Matrix, largest: float, kind: type[np.floating[Any]]) -> Matr
 
 def _solve(engine: str) -> Callable[[Any], Any]:
     if engine == "scipy":
+        from scipy.optimize import linear_sum_assignment  # slow to import, and not needed for sampling
+
         return lambda c: linear_sum_assignment(c)[1]
     if engine == "lapx":
         try:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from ..network.precision import widest_float
@@ -107,6 +105,9 @@ def _walks(columns: Any, generator: torch.Generator | None) -> Any:
     `columns` are the columns of the entries sorted by row, so that entries e and e^1 are neighbors in a row; likewise
     by column. The column neighbor of the row neighbor of an entry has the same sign.
     """
+    from scipy.sparse import csr_array  # slow to import, and only this draw needs it
+    from scipy.sparse.csgraph import connected_components
+
     count = len(columns)
     mate = np.arange(count, dtype=np.int32) ^ np.int32(1)  # plans of 46,000 rows fit
     by_column = np.argsort(columns, kind="stable")
