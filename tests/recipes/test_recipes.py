@@ -438,11 +438,7 @@ def test_a_negative_eps_is_refused_in_python_as_on_the_command_line():
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
-        (
-            "coupling",
-            "optimal",
-            "coupling=optimal is unknown; known are: exact, independent, rectified:STORE, sinkhorn",
-        ),
+        ("coupling", "rectifid", "rectified:STORE"),
         ("cost", "token_matix", "token_matrix:FILE"),
         ("cost", "token_matrix", "cost=token_matrix needs a file: cost=token_matrix:FILE"),
         ("coupling", "rectified", "coupling=rectified needs a store: coupling=rectified:STORE"),
