@@ -132,7 +132,7 @@ class DrawnSamples:
 
     def summary(self) -> dict[str, str]:
         """The summary: every number with its error and the settings it depends on."""
-        from ..network.labels import listed
+        from ..network.label_names import listed
 
         n, (shortest, longest) = len(self.texts), self._lengths()
         tokens = f"{longest}" if shortest == longest else f"{shortest} to {longest}"

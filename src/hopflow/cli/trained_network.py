@@ -36,7 +36,7 @@ class TrainedNetwork:
         """The labels of `count` sequences: those typed, one after the other; None for a network without labels."""
         import torch
 
-        from ..network.labels import label_number, listed
+        from ..network.label_names import label_number, listed
         from ..network.network import label_count
 
         known = label_count(self.model) or 0

@@ -16,7 +16,7 @@ from ..data.documents import ReadStatistics, read
 from ..data.named_corpora import cache_folder, data_folder, local_corpora, resolve
 from ..data.row_files import is_row_file
 from ..data.tokenizers import END, Tokenizer
-from ..network.labels import label_number
+from ..network.label_names import label_number
 from ..system import atomic
 from ..system.progress import Progress, ProgressCallback
 from .detokenise import DETOKENISERS

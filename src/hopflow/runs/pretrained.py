@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ..flow import Flow
-from ..network.labels import check_names, listed
+from ..network.label_names import check_names, listed
 from ..system import atomic
 from ..vocab import Vocab
 from . import config_file, hub, hub_upload

@@ -5,7 +5,7 @@ import torch
 from unchecked import unchecked
 
 import hopflow as hf
-from hopflow.network.labels import label_number
+from hopflow.network.label_names import label_number
 from hopflow.network.network import check_labels, label_count
 
 
