@@ -107,7 +107,8 @@ def torch_settings() -> dict[str, Any]:
 def apply_torch_settings(settings: dict[str, Any]) -> None:
     torch.set_default_dtype(settings["dtype"])
     torch.set_float32_matmul_precision(settings["precision"])
-    torch.use_deterministic_algorithms(settings["deterministic"])
+    if settings["deterministic"] != torch.are_deterministic_algorithms_enabled():  # a call imports torch's compiler
+        torch.use_deterministic_algorithms(settings["deterministic"])
 
 
 if __name__ == "__main__":
