@@ -37,7 +37,7 @@ from .setting_types import (
     setting,
 )
 
-PRECISION = "float type of the network up to its head; auto: bf16 on a GPU that supports it"
+PRECISION = "float type of all layers before the output head, which is float32; auto: bf16 on a GPU that supports it"
 THREADS = "CPU threads of torch"
 NETWORK = "your own network class, package.module:Class; its code is imported and run"
 
@@ -50,7 +50,7 @@ class SampleSettings(CommandSettings):
     cut: Flag = setting(False, "true: print each text only up to its first end-of-text token")
     steps: Length = setting(32, "sampler steps")
     eta: Number = setting(
-        0.0, "strength of the corrector, which returns tokens to noise to draw them again; 0: off, fewest hops", ge=0
+        0.0, "strength of the corrector, which replaces some tokens by new noise; 0: off, fewest hops", ge=0
     )
     sampler: SamplerName = setting(
         "euler", "sampling algorithm; confidence:4, margin:4 and left_to_right:4 fill four masks per network call"
@@ -60,15 +60,15 @@ class SampleSettings(CommandSettings):
     )
     grid: Times = setting("even", "only for sampler=euler: the times of its steps")
     refresh: Number = setting(
-        0.0, "only for sampler=euler: how often each position is drawn anew, on average; at most the steps", ge=0
+        0.0, "only for sampler=euler: expected number of times that each position is drawn anew; 0 to steps", ge=0
     )
     label: Names = setting(
         (),
-        "only for a network with labels: a label, by name or number, or several separated by commas, one after the "
-        "other; -1: no label",
+        "only for a network with labels: label of each sequence, by name or number; several, separated by commas, are "
+        "used in turn; -1: no label",
         shown="required",
     )
-    guidance: Number = setting(1.0, "strength of label and prompt; 1: no guidance, 2: twice their effect")
+    guidance: Number = setting(1.0, "classifier-free guidance for label and prompt; 1: off")
     temperature: Number = setting(1.0, "softmax temperature", ge=0)
     top_k: Positive | None = setting(None, "draw only from the k most likely tokens", shown="off")
     top_p: Number | None = setting(
@@ -144,22 +144,22 @@ class EvalSettings(CommandSettings):
     )
     sampler: SamplerName = setting(
         "euler",
-        "sampler that draws the samples; bn and br bound euler, bn also with this refresh; planned is the exact "
-        "likelihood of confidence, margin, left_to_right and entropy_bound",
+        "sampler of the samples; bn and br are for euler, br only with refresh=0; the row `planned` is for confidence, "
+        "margin, left_to_right and entropy_bound",
     )
     per_call: Positive = setting(
         1, "only for sampler=random_order: tokens drawn per network call; more than 1 is faster and less exact"
     )
     grid: Times = setting("even", "only for sampler=euler: the times of its steps")
     refresh: Number = setting(
-        0.0, "only for sampler=euler: how often each position is drawn anew, on average; at most the steps", ge=0
+        0.0, "only for sampler=euler: expected number of times that each position is drawn anew; 0 to steps", ge=0
     )
     temperature: Numbers = setting((1.0,), "softmax temperatures of the samples, separated by commas")
     gen: Flag = setting(True, "draw samples and measure their quality")
     n: Count = setting(64, "number of samples for each sampler")
     judge: str | None = setting(
         None,
-        "language model that scores the samples: smollm2, a Hugging Face model folder, or a causal run",
+        "language model that scores the samples: smollm2, a Hugging Face model folder, or a run with model=causal",
         shown="none",
     )
     metric: Names = setting(
@@ -168,10 +168,14 @@ class EvalSettings(CommandSettings):
         "function, package.module:function",
         shown="none",
     )
-    retokenise: Flag = setting(True, "the judge splits texts into its own tokens; false: it scores the run's token ids")
-    transport: Flag = setting(True, "compare the hops and costs of samples with the coupling's prediction")
+    retokenise: Flag = setting(
+        True, "true: the judge tokenizes the texts itself; false: it scores the token ids of the run"
+    )
+    transport: Flag = setting(
+        True, "compare the hops and costs of samples with those predicted from pairs of noise and text"
+    )
     coupling: Literal["own", "exact", "sinkhorn", "none"] = setting(
-        "own", "how noise is paired with text in the row `coupled`; own: as in training"
+        "own", "coupling of the quantity `coupled`, the paper's number, which is not a bound; own: as in training"
     )
     ot_n: Count | None = setting(None, "sequences per OT batch of `coupling`", shown="as in training")
     eps: Number | None = setting(
@@ -202,23 +206,30 @@ class ImportSettings(CommandSettings):
         "auto", "averaged weights or those of the last step; auto: averaged if the file has them"
     )
     mask: Integer | None = setting(
-        None, "row of the mask in the embedding", shown="[MASK] in the tokenizer, or the row after its tokens", ge=0
+        None,
+        "row of the mask in the embedding table",
+        shown="[MASK] in the tokenizer, or the row after its tokens",
+        ge=0,
     )
     source: Literal["mask", "uniform"] | None = setting(
-        None, "only for flow_matching and sedd: source of the flow", shown="by the number of rows"
+        None, "only for flow_matching and sedd: source of the flow", shown="by the rows of the embedding table"
     )
     time: Flag | None = setting(
         None, "only for mdlm: true for networks with time_conditioning", shown="as in config.json, or false"
     )
     smallest: Number | None = setting(
-        None, "only for mdlm, duo and sedd: smallest k (1 - noise) in training", shown="0.001", gt=0, lt=1
+        None,
+        "only for mdlm, duo and sedd: smallest k in training, the probability that a token is text",
+        shown="0.001",
+        gt=0,
+        lt=1,
     )
     exponent: Number | None = setting(
         None, "only for flow_matching: exponent n of its scheduler, k = t^n", shown="1", gt=0
     )
     uniform: Number | None = setting(
         None,
-        "only for gidd: p_uniform of its training; above 0 only the network is imported, without a flow",
+        "only for gidd: p_uniform of its training; above 0 there is no flow, so that it cannot be sampled or evaluated",
         shown="as in config.json",
         ge=0,
         lt=1,
@@ -234,7 +245,7 @@ class ServeSettings(CommandSettings):
     steps: Length = setting(1024, "largest number of sampler steps of a request")
     length: Length = setting(1024, "largest number of tokens per sequence")
     n: Positive = setting(16, "largest number of sequences of a request")
-    queue: Positive = setting(64, "requests that are worked on at the same time; one more gets status 429")
+    queue: Positive = setting(64, "requests accepted at a time, running or waiting; one more gets status 429")
     body: Positive = setting(65_536, "largest number of bytes of a request")
     label: str | None = setting(
         None, "label of all sequences, for a network with labels: its name or number; -1 for no label", shown="none"
@@ -254,7 +265,7 @@ class OracleSettings(CommandSettings):
     """Settings of `hopflow oracle`."""
 
     analysis: Literal["all", "first", "second", "third"] = setting(
-        "all", "which of the paper's three analyses to compute"
+        "all", "which of the paper's three numerical examples to compute"
     )
     seed: Seed = setting(0, "random seed of the third analysis")
 

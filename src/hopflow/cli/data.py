@@ -52,7 +52,10 @@ def data_prepare(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A text file, a folder, - for stdin, a file of rows, a name of `hopflow data list`, or hf:NAME.",
+            help=(
+                "A text file, a folder, - for stdin, a file with one sequence per row (.npy, .npz, .fasta, .smi, "
+                ".csv), a name of `hopflow data list`, or hf:NAME."
+            ),
             show_default=False,
         ),
     ],
@@ -61,7 +64,9 @@ def data_prepare(
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Tokenize a text into the cache and print what it contains; training on it then starts at once."""
+    """Tokenize a text into the cache and print what it contains.
+
+    Training with the same tokens, holdout, pack and seed then starts at once."""
     from .command_settings import PrepareSettings
 
     chosen = parse_settings(settings, PrepareSettings)

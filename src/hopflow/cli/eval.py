@@ -24,7 +24,7 @@ def evaluate(
         str,
         typer.Argument(
             metavar="RUN",
-            help="Folder of a run or of a saved network; novels: the repository's network; hub:USER/NAME.",
+            help="Folder of a run or of a saved network; novels, if pretrained/novels exists; or hub:USER/NAME.",
             show_default=False,
         ),
     ],

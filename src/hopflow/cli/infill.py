@@ -41,7 +41,7 @@ def infill(
 
     [MASK:3 words] is a hole of as many tokens as three words have on average; [MASK:12 chars] counts characters.
 
-    If tokens include the blank before a word (gpt2, bpe:SIZE), the blank before a hole is part of the hole.
+    If tokens include the space before a word (gpt2, bpe:SIZE), the space before a hole is part of the hole.
     """
     from .command_settings import InfillSettings
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def oracle(settings: Settings = None, json_file: Json = None, debug: Debug = False) -> None:
-    """Compute exactly how tight the bound is in the paper's three analyses (App. C.5 [C4])."""
+    """Compute by enumeration how tight the bound b0 is in the paper's three examples (App. C.5 [C4])."""
     from .command_settings import OracleSettings
 
     chosen = parse_settings(settings, OracleSettings)

@@ -21,9 +21,10 @@ ROWS = 1 << 14
 def rectify(
     run: Run, settings: Settings = None, json_file: Json = None, offline: Offline = False, debug: Debug = False
 ) -> None:
-    """Draw pairs (noise, text) of a trained flow, to train a flow with fewer hops on them.
+    """Draw pairs (noise, text) with a trained flow, to train a flow with fewer hops on them.
 
-    The same command continues an interrupted store, n=LARGER appends to it, and several processes may run it at once.
+    The same command continues an interrupted folder of pairs, n=LARGER appends to it, and several processes may run it
+    at once.
     Train on it with `hopflow train … coupling=rectified:STORE`.
     """
     from .command_settings import RectifySettings

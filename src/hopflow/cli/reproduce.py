@@ -143,7 +143,7 @@ def network(
     offline: Offline = False,
     debug: Debug = False,
 ) -> None:
-    """Train the network that the repository contains, and write it with its evaluation and model card.
+    """Train the network novels, and write it with its evaluation and model card.
 
     The training is resumed from the folder --work. The texts are novels in $HOPFLOW_DATA.
     """

@@ -35,7 +35,9 @@ class MorseSettings(CommandSettings):
 class TextStudySettings(CommandSettings):
     """Settings of `hopflow reproduce text`."""
 
-    budget: Literal["full", "laptop"] = setting("full", "full: the study on novels; laptop: two small variants")
+    budget: Literal["full", "laptop"] = setting(
+        "full", "size of the study; full: on novels; laptop: two small variants"
+    )
     variants: Names = setting((), "only these variants, separated by commas", shown="all")
     seeds: Seeds = setting((), "only these seeds, separated by commas", shown="all")
     minutes: Number | None = setting(
@@ -44,7 +46,7 @@ class TextStudySettings(CommandSettings):
     expect: Number = setting(0.0, "expected minutes of a run, until a similar one has been timed on this device", ge=0)
     limit: Integer | None = setting(None, "largest number of runs; 0 trains the judge only", shown="all", ge=0)
     later: Names = setting(
-        (), "judges that score the stored samples later, with --judge, separated by commas", shown="none"
+        (), "judges that score the stored samples in a second call with --judge, separated by commas", shown="none"
     )
     shared: Flag = setting(False, "another process uses the device: do not compare the speed of these runs")
     repeat: Flag = setting(False, "run everything again and write to the subfolder repeated, to compare machines")
@@ -56,7 +58,8 @@ class RectifiedStudySettings(TextStudySettings):
     """Settings of `hopflow reproduce rectified`."""
 
     budget: Literal["morse", "novels", "morse_laptop"] = setting(  # type: ignore[assignment]
-        "morse", "morse: Shakespeare in Morse code; novels: GPT-2 tokens; morse_laptop: a small network"
+        "morse",
+        "size of the study; morse: Shakespeare in Morse code; novels: GPT-2 tokens; morse_laptop: a small network",
     )
 
 

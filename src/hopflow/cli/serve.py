@@ -34,11 +34,11 @@ Words = Annotated[
 
 
 def serve(words: Words = None, offline: Offline = False, debug: Debug = False) -> None:
-    """Show on a page how tokens hop, and answer requests like OpenAI's completions.
+    """Show on a page how tokens hop, and serve an API like OpenAI's completions.
 
     The address of the page is printed; nothing is opened. Ctrl-C ends the server.
 
-    Without RUN it serves novels, a network of hopflow's repository, or else the demo's run demo/ot.
+    Without RUN it serves novels if pretrained/novels exists, or else the demo's run demo/ot.
     """
     from .command_settings import ServeSettings
 

@@ -33,7 +33,10 @@ def train(
         str,
         typer.Argument(
             metavar="RECIPE|FILE|RUN",
-            help="A recipe of `hopflow list`, a recipe.toml, a text file, a file of rows, or the folder of a run.",
+            help=(
+                "A recipe of `hopflow list`, a recipe.toml, a text file, a file with one sequence per row (.npy, .npz, "
+                ".fasta, .smi, .csv), or the folder of a run."
+            ),
             show_default=False,
         ),
     ],
