@@ -263,6 +263,6 @@ def summary(results: Sequence[ClaimResult]) -> list[str]:
         found = [f"{result.claim}: {result.number}" for result in own if result.number != NOT_MEASURED]
         unknown = [result.claim for result in own if result.number == NOT_MEASURED]
         if unknown:
-            found.append(f"{NOT_MEASURED}: {', '.join(unknown)}")
-        lines.append(f"**{status.capitalize()}** ({len(own)}): {'; '.join(found) or 'none'}.")
+            found.append(f"{NOT_MEASURED}: {'; '.join(unknown)}")
+        lines.append(f"**{status.capitalize()}** ({len(own)}): {''.join(f'<br>• {one}' for one in found) or 'none'}")
     return lines
