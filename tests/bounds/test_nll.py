@@ -136,6 +136,7 @@ def test_the_coupled_numbers_agree_with_enumeration_of_the_coupling(name, cost):
     assert abs(number.nats - target) < 4 * number.stderr
     assert bound.nats == pytest.approx(number.nats + math.log(2))
     assert (number.is_bound, bound.is_bound) == (False, True)
+    assert (number.quantity, bound.quantity) == ("coupled", "coupled_info")
     assert number.n == 150  # minibatches are the independent units
 
 

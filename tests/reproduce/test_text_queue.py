@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from commands import exit_code
 from synthetic_cells import synthetic_cell
 from tiny_study import TINY, bound, tiny_budget
 
@@ -290,3 +291,17 @@ def test_with_limit_0_only_the_judge_is_trained(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "prepare_judges", lambda *given: asked.append(given[-1]) or [])
     assert queue.run(tmp_path, budget="tiny", device="cpu", limit=0, later=("smollm2",)) == []
     assert asked == [("smollm2",)]
+
+
+@pytest.mark.parametrize("study", ["text", "rectified"])
+@pytest.mark.parametrize(("options", "expected"), [((), ["queue"]), (("--judge",), ["judges"]), (("--table",), [])])
+def test_a_study_runs_its_queue_unless_an_option_asks_for_less(study, options, expected, tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(queue, "run", lambda *_, **__: ran.append("queue"))
+    monkeypatch.setattr(late_judges, "score_stored_texts", lambda *_, **__: ran.append("judges"))
+    folder = tmp_path / "docs/results" / study
+    folder.mkdir(parents=True)
+    folders = ("--cells", folder, "--work", tmp_path / "work")
+    assert exit_code("reproduce", study, *folders, *options) == 0
+    assert ran == expected
+    assert folder.with_suffix(".md").exists()
