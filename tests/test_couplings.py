@@ -9,7 +9,7 @@ from toys import generator
 from unchecked import unchecked
 
 from hopflow.costs import Cost, Hamming, OneStepLikelihood, SquaredEmbedding
-from hopflow.couplings import EXAMPLES, ExactOT, Independent, SinkhornOT
+from hopflow.couplings import EXAMPLES, ExactOT, Independent, Rectified, SinkhornOT
 from hopflow.transport.assignment import best_engine
 from hopflow.transport.cost_matrix import CostMatrix
 from hopflow.transport.plan_sampling import Permutation, Rows
@@ -327,3 +327,8 @@ def test_a_coupling_by_a_name_is_refused(coupling):
     object.__setattr__(made, "cost", "hamming")
     with pytest.raises(ValueError, match=r"cost must be a SequenceCost, e.g. Hamming\(\), got 'hamming'"):
         made.__post_init__()
+
+
+def test_the_facts_of_a_coupling_name_its_cost():
+    assert ExactOT(Hamming()).facts == {"coupling": "ExactOT", "cost": "Hamming"}
+    assert Rectified("pairs").facts == {"coupling": "Rectified"}

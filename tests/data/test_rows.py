@@ -365,3 +365,7 @@ def test_a_bad_table_is_refused(text, message):
     write("costs.txt", text)
     with pytest.raises(ValueError, match=message):
         token_cost("costs.txt", Characters("ab"))
+
+
+def test_a_vocabulary_may_have_one_token():
+    assert hf.data.rows([[0, 0], [0, 0]], vocab=1, holdout=0.5).vocab_size == 1

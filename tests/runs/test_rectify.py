@@ -79,6 +79,12 @@ def test_pair_i_does_not_depend_on_the_number_of_pairs_or_their_files(tmp_path):
         assert torch.equal(a, b)
 
 
+def test_facts_are_stored_with_the_pairs_in_a_new_folder(tmp_path):
+    store = draw(tmp_path / "deep" / "er" / "s", about={"run": "runs/first"})
+    assert store.header["about"] == {"run": "runs/first"}
+    assert "about" not in draw(tmp_path / "s").header
+
+
 def test_a_larger_n_appends_and_keeps_what_is_there(tmp_path):
     before = content(draw(tmp_path / "s", 8).folder)
     after = draw(tmp_path / "s", 10, None)

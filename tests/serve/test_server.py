@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from live_server import LIMITS, ask, chunks, events, message, running, served, t
 from hopflow.serve.app import Application  # noqa: E402
 from hopflow.serve.limits import Limits  # noqa: E402
 from hopflow.serve.served_flow import ServedFlow  # noqa: E402
+from hopflow.serve.server import check_address  # noqa: E402
 
 TOKEN = "secret"
 
@@ -351,3 +354,29 @@ def test_openais_client_completes_streams_and_fills_in_the_middle(site):
             client.completions.create(**asked, best_of=2)
         with pytest.raises(openai.NotFoundError, match="base models"):
             client.chat.completions.create(model="masks", messages=[])
+
+
+class Broken(torch.nn.Module):
+    """A network with a bug."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, xt, t):
+        raise ZeroDivisionError("a bug")
+
+
+def test_a_bug_in_a_network_is_reported_and_the_server_goes_on(flows):
+    with running([replace(flows["letters"], model=Broken())]) as site:
+        assert "ZeroDivisionError" in ask(site.port, "/api/draw", {"flow": "letters", "length": 4, "steps": 2}).text
+        assert [type(error) for error in site.failures] == [ZeroDivisionError]
+        assert ask(site.port, "/health").status == 200
+
+
+def test_a_port_in_use_is_refused_before_anything_is_loaded():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ValueError, match="is in use"):
+            check_address("127.0.0.1", taken.getsockname()[1], None)

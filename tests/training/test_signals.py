@@ -15,7 +15,8 @@ from hopflow.training.trainer import Trainer
 
 STEPS = 12
 LONG = 100_000
-KEYS = (*SMALL, "save_every=5")
+COUPLED = ("source=uniform", "coupling=exact", "cost=squared_embedding")  # pairs that workers can solve
+KEYS = (*SMALL, *COUPLED, "save_every=5")
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU)
 
 
@@ -139,8 +140,8 @@ def test_fifty_second_ctrl_cs_at_any_moment(fox, tmp_path, whole, tries):
         tries["second Ctrl-Cs"] += 1
 
 
-def killed(fox: str, out: Path, whole: list[object], dice: random.Random, fresh: bool = False) -> int:
-    """Kill it at random moments, each time a bit further, until it is done; then compare. Returns the kills."""
+def killed(fox: str, out: Path, whole: list[object], dice: random.Random, fresh: bool = False) -> tuple[int, set[int]]:
+    """Kill it at random moments, each time a bit further, until it is done; then compare. Returns kills and workers."""
     workers: set[int] = set()
     first = kills = 0
     while True:
@@ -159,16 +160,17 @@ def killed(fox: str, out: Path, whole: list[object], dice: random.Random, fresh:
     assert losses(out) == whole
     assert litter(out) == []
     until(lambda: not any(map(alive, workers)), "the end of the OT workers")
-    return kills
+    return kills, workers
 
 
 def test_kill_9_at_random_moments_changes_no_loss_and_leaves_no_litter_and_no_worker(fox, tmp_path, whole):
-    killed(fox, tmp_path / "run", whole, random.Random(2))
+    _, workers = killed(fox, tmp_path / "run", whole, random.Random(2))
+    assert workers
 
 
 @pytest.mark.torture
 def test_twenty_processes_killed_at_any_moment_leave_a_run_that_resumes(fox, tmp_path, whole, tries):
-    dice, kills = random.Random(3), 0
+    dice, kills, seen = random.Random(3), 0, set[int]()
     for trial in range(20):
         out = tmp_path / str(trial)
         run = command(fox, out, workers=1, fresh=True)
@@ -178,10 +180,13 @@ def test_twenty_processes_killed_at_any_moment_leave_a_run_that_resumes(fox, tmp
         kills += run.wait() == -signal.SIGKILL
         if out.exists():
             checkpoint.latest(out / "checkpoints")
-        tries["further kills"] += killed(fox, out, whole, dice)
+        more, others = killed(fox, out, whole, dice)
+        tries["further kills"] += more
+        seen |= workers | others
         until(lambda workers=workers: not any(map(alive, workers)), "the end of the OT workers")
         tries["kills"] = kills
     assert kills > 15
+    assert len(seen) > 15
 
 
 def test_a_run_that_was_killed_before_it_had_a_recipe_starts(fox, tmp_path):
