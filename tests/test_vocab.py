@@ -53,3 +53,9 @@ def test_what_is_no_tensor_of_token_ids_is_refused(x):
     with pytest.raises(ValueError, match=r"int64 or int32 tensor of shape \(n, L\), got"):
         Vocab.check_ids(x, "(n, L)")
     Vocab.check_ids(torch.zeros(2, 3, dtype=torch.int32), "(n, L)")
+
+
+def test_the_position_whose_probabilities_are_furthest_from_a_sum_of_1_is_named():
+    p0 = torch.tensor([[0.5, 0.5], [0.5, 0.8], [0.5, 0.4]])
+    with pytest.raises(ValueError, match=r"sum at position 1 is 1\.3"):
+        Vocab(data=2).normalized(p0, "Mine")
