@@ -30,6 +30,8 @@ CONTRAST = """
     return colour.length === 4 && colour[3] === 0 ? behind(element.parentElement)
       : over(colour, behind(element.parentElement));
   };
+  for (const animation of document.getAnimations())
+    if (Number.isFinite(animation.effect.getComputedTiming().endTime)) animation.finish();
   const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement, style = getComputedStyle(element);
@@ -42,7 +44,7 @@ CONTRAST = """
   return found.sort((a, b) => a[0] - b[0]);
 }
 """
-"""The contrast of every text with what is behind it, the lowest first (WCAG 2)."""
+"""The contrast of every text with what is behind it, the lowest first (WCAG 2). Animations are skipped to their end."""
 
 CUT = """
 () => {

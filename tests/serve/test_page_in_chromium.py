@@ -118,7 +118,7 @@ def test_hops_are_played_and_the_slider_returns_to_the_noise(browser, flows):
     flow = flows[0]
     with PageServer([flow]).running() as server, browser.open(server.address) as visit:
         visit.page.select_option("[aria-label='Speed']", "4")
-        visit.page.locator(".token.moved").first.wait_for()
+        visit.page.locator(".tokens .token.moved").first.wait_for()
         assert {"token source", "token final"} != set(states(visit))
         drawn(visit)
         slider = visit.page.locator("[aria-label='Time t, from noise to text']")
@@ -310,7 +310,7 @@ def test_a_saved_page_plays_by_itself_without_any_request(browser, flows, tmp_pa
         download.value.save_as(hostile)
     with browser.open(hostile) as saved:
         saved.page.select_option("[aria-label='Speed']", "4")
-        saved.page.locator(".token.moved").first.wait_for()
+        saved.page.locator(".tokens .token.moved").first.wait_for()
         saved.page.locator(".clock", has_text="t = 1.00").wait_for()
         assert [tokens(saved, 0), tokens(saved, 1)] == shown
         assert saved.requests == [hostile.resolve().as_uri()]
@@ -356,12 +356,12 @@ def test_a_busy_server_is_asked_again_and_a_token_leaves_the_address(browser, ma
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-def test_everything_fits_and_has_contrast(browser, flows, masked, width, scheme):
+def test_the_page_fits_the_window_and_its_text_has_contrast(browser, flows, masked, width, scheme):
     with (
         PageServer([flows[0], masked]).running() as server,
         browser.open(server.address, width, color_scheme=scheme) as visit,
     ):
-        visit.page.locator(".token.moved").first.wait_for()
+        visit.page.locator(".tokens .token.moved").first.wait_for()
         visit.page.click("[aria-label='Pause']")
         visit.picture(f"page {width} {scheme}")
         assert not visit.scrolls_sideways
