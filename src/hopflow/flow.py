@@ -51,7 +51,8 @@ class Flow:
     def __post_init__(self) -> None:
         for name, (family, example) in _PARTS.items():
             if not isinstance(getattr(self, name), family):
-                raise ValueError(f"{name} must be a {family.__name__}, e.g. {example}, got {getattr(self, name)!r}.")
+                kind = f"a{'n' * family.__name__.startswith('O')} {family.__name__}"
+                raise ValueError(f"{name} must be {kind}, e.g. {example}, got {getattr(self, name)!r}.")
         self.objective.check(self.source)
 
     def __str__(self) -> str:

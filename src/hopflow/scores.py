@@ -17,7 +17,7 @@ from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
 from .kernels.fused_head import fused_score_terms, head_kernels
-from .network.network import Network, NetworkCaller
+from .network.network import Network, NetworkCaller, check_rows
 from .paths import PathSample
 from .predictions import Prediction
 from .sources import Source
@@ -101,6 +101,7 @@ class Scores:
     ) -> "Scores":
         """From logits of any float type, without a second tensor of their size."""
         source.vocab.check_logits(logits)
+        check_rows(logits, sample.xt)
 
         def over_rows(fn: RowFunction, *columns: Tensor) -> Tensor:
             out: Tensor = _Rowwise.apply(fn, logits.flatten(0, 1), *(c.flatten() for c in columns))

@@ -64,7 +64,7 @@ class Source(ABC):
     @cached_property
     def disjoint_positions(self) -> Bool[Tensor, " #L"]:
         """The positions at which no source token is a data token; a single value if p0 is shared."""
-        return (self._p0.probs[..., : self.vocab.data] == 0).all(-1).view(-1)
+        return self._p0.none_below(self.vocab.data, torch.device("cpu"))
 
     @cached_property
     def disjoint(self) -> bool:
@@ -124,7 +124,7 @@ class Source(ABC):
         """Whether x is a data token where the source draws none, so that it comes from x1."""
         if self.shared:
             return self.vocab.is_data(x) if self.disjoint else torch.zeros_like(x, dtype=torch.bool)
-        return self.vocab.is_data(x) & self.disjoint_positions.to(x.device)[self._p0.positions_of(x)]
+        return self.vocab.is_data(x) & self._p0.none_below(self.vocab.data, x.device)[self._p0.positions_of(x)]
 
     @cached_property
     def _p0(self) -> TokenDistribution:
@@ -285,9 +285,10 @@ class PositionFrequencies(Source):
             raise ValueError("frequencies must contain a list of numbers for each position, got a number.") from None
         object.__setattr__(self, "frequencies", rows)
         if not rows or {len(row) for row in rows} != {self.vocab.data}:
+            sizes = ", ".join(str(len(row)) for row in rows[:9])
             raise ValueError(
                 f"frequencies must contain one number per data token ({self.vocab.data}) for each position, "
-                f"got {', '.join(str(len(row)) for row in rows[:9]) or 'no position'}."
+                f"got {f'rows of {sizes} numbers' if rows else 'no position'}."
             )
         _ = self._p0  # raises an error for invalid frequencies
 
@@ -322,6 +323,7 @@ def _frequencies(counts: Int[Tensor, "*#L Vd"], smoothing: float) -> Float[Tenso
 
 
 def _mixed_with_uniform(counts: Int[Tensor, "*#L Vd"]) -> Float[Tensor, "*#L Vd"]:
+    counts = torch.as_tensor(counts)  # a list of numbers is allowed, too
     return 0.999 * counts.double() / counts.sum(-1, keepdim=True) + 0.001 / counts.shape[-1]
 
 

@@ -105,7 +105,8 @@ class Vocab:
 def require_vocab(vocab: object) -> None:
     """Raise ValueError unless the argument is a Vocab."""
     if not isinstance(vocab, Vocab):
-        raise ValueError(f"vocab must be a Vocab, e.g. Vocab(27, masks=1), got {vocab!r}.")
+        got = repr(vocab) if isinstance(vocab, int | str | None) else type(vocab).__name__
+        raise ValueError(f"vocab must be a Vocab, e.g. Vocab(27, masks=1), got {got}.")
 
 
 class TokenDistribution:
@@ -119,6 +120,7 @@ class TokenDistribution:
         self.shared = probs.ndim == 1
         self._positions: Tensor | None = None
         self._copies: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self._none_below: dict[tuple[int, str], Tensor] = {}
 
     def at_positions(self, positions: Int[Tensor, " n"]) -> "TokenDistribution":
         """These probabilities for n tokens at these positions; copies on devices are shared."""
@@ -156,6 +158,13 @@ class TokenDistribution:
         """All probabilities on a device; a row for each token of `at_positions`."""
         probs = self._on(device)[0]
         return probs if self._positions is None else probs[self._positions.to(device)]
+
+    def none_below(self, count: int, device: torch.device) -> Bool[Tensor, " #L"]:
+        """For each position, or once, whether all tokens below `count` have probability 0; copied once per device."""
+        key = count, str(device)  # a copy in every call would make the host wait for a GPU
+        if key not in self._none_below:
+            self._none_below[key] = (self.probs[..., :count] == 0).all(-1).view(-1).to(device)
+        return self._none_below[key]
 
     def positions_of(self, x: Tensor) -> Int[Tensor, " n"]:
         """The position of each token: those of `at_positions`, or the last dimension of x."""

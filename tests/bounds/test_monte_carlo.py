@@ -75,7 +75,7 @@ def test_forced_draws_have_the_mean_of_the_path(by, schedule):
 
 
 @pytest.mark.parametrize("by", FORCED, ids=repr)
-def test_with_position_specific_schedules_too(by):
+def test_forced_draws_have_the_mean_of_the_path_on_position_specific_schedules(by):
     check(by, POSITIONAL, never_drawn(by))
 
 

@@ -10,7 +10,7 @@ from hopflow import exact
 from hopflow.bounds.coupled import coupled_bound, coupled_number
 from hopflow.bounds.estimate import Estimate
 from hopflow.bounds.estimator import BoundEstimator
-from hopflow.bounds.integrands import Rates
+from hopflow.bounds.integrands import Rates, Steps
 from hopflow.bounds.literal import literal_second_bound
 from hopflow.bounds.monte_carlo import Count, Forced
 from hopflow.bounds.nll import kappa_bound, nll_bound
@@ -18,8 +18,10 @@ from hopflow.costs import Hamming, OneStepLikelihood
 from hopflow.couplings import ExactOT, Independent
 from hopflow.exact import Oracle, Space
 from hopflow.flow import Flow
+from hopflow.paths import PathSample
 from hopflow.predictions import Carry, Plain
 from hopflow.schedules import Cosine, Linear, Positional
+from hopflow.scores import Scores
 from hopflow.sources import BagOfWords
 from hopflow.transport.assignment import assignment
 from hopflow.vocab import Vocab
@@ -320,6 +322,19 @@ def test_a_target_that_underflows_has_a_finite_price(name):
     narrow, wide = (nll_bound(network(d), Flow(source), x1, eta=eta) for d in (torch.float32, torch.float64))
     assert narrow.nats == pytest.approx(wide.nats, rel=1e-4)
     assert narrow.nats > 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("refresh", "stays"), [(0, 1.0), (1, 76 / 81)])
+def test_a_step_whose_corrector_is_capped_pays_all_nats_by_which_the_network_denies_a_token(dtype, refresh, stays):
+    """Where r + s = 1 and p0(xt) = 0, the probability to stay is P(xt) = e^-60 times that of K[δ_x1]."""
+    xt, logits = torch.tensor([[2]]), torch.tensor([[[0.0, 0.0, -60.0]]], dtype=dtype)
+    steps = Steps(Linear(), steps=9, eta=4.0, refresh=refresh)  # r = 1/6 and s = 5/6 in the fourth step
+    point = steps.clock(torch.tensor([0.6], dtype=torch.float64), torch.tensor([0]))
+    sample = PathSample(xt, xt, xt, point.t, point.rest.to(dtype), torch.ones(1, 1, dtype=dtype))
+    nats = steps.terms(Scores.from_logits(logits, sample, Plain(), toys.source("mask")), point)
+    to_mask = -(1 - stays) * math.log(13)  # 13 times as likely as by K[δ_x1]
+    assert float(nats) == pytest.approx(stays * (60 + math.log(2)) + to_mask, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)

@@ -72,7 +72,7 @@ def test_with_a_disjoint_source_it_is_b0_draw_by_draw(name, prediction, by):
     torch.testing.assert_close(exact.implied_nll(flow), exact.bound(flow), atol=1e-9, rtol=0)
 
 
-def test_it_is_below_b0_for_a_source_of_data_tokens_and_may_be_below_the_truth():
+def test_precise_perplexity_is_below_b0_for_a_source_of_data_tokens_and_may_be_below_the_truth():
     """No bound: on a toy of one position it is 0.022 nats too small on average; on most it is too large."""
     space = toys.oracle("uniform", data=2, length=1, seed=151).space
     below = toys.oracle("uniform", data=2, length=1, seed=151, network=toys.Clocked.random(space, 201, size=2.0))

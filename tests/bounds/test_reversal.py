@@ -49,6 +49,14 @@ def test_one_step_number_for_all_rows_means_the_same_as_one_per_row(schedule):
         assert torch.equal(together, log_kernel(case.flow, walk.table.at(per_row), xt, new, each))
 
 
+def test_a_step_whose_corrector_is_capped_stays_possible_where_the_network_denies_the_token():
+    """Where r + s = 1 and p0(xt) = 0, log K(xt | xt) is log P(xt), and P(xt) = e^-60."""
+    flow, xt = Flow(toys.source("mask"), prediction=Plain()), torch.tensor([[2]])
+    walk = ReversedPaths(lambda xt, t: torch.tensor([0.0, 0.0, -60.0]).expand(*xt.shape, 3), flow, 3, eta=2.0)
+    log_k = walk.forward(1, xt, xt, walk.odds(1, xt, xt))  # r = s = 1/2
+    assert float(log_k) == pytest.approx(-60 - math.log(2), rel=1e-6)
+
+
 @pytest.mark.parametrize("prediction", [Plain(), Carry()], ids=str)
 def test_other_predictions_have_a_bound_too(prediction):
     flow = toys.oracle("bag_of_words", data=2, prediction=prediction)

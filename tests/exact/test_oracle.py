@@ -68,7 +68,7 @@ def test_many_steps_approach_the_continuous_law(name):
         assert gaps[1] < 0.01
 
 
-def test_laws_are_laws():
+def test_probabilities_of_samples_are_not_negative_and_sum_to_one():
     for flow in toys.random_flows(8):
         for steps in (None, 3):
             law = flow.law(1.0, steps)
@@ -76,7 +76,7 @@ def test_laws_are_laws():
             assert float(law.sum()) == pytest.approx(1, abs=1e-9)
 
 
-def test_a_large_space_runs_through():
+def test_the_oracle_computes_a_space_whose_matrix_would_be_too_large():
     """7,776 states: the matrix over them is never built."""
     flow = Flow(Mask(Vocab(5, 1)))
     q = toys.dirichlet(5**5, seed=0)

@@ -106,6 +106,6 @@ def test_a_saved_network_keeps_its_labels_and_their_names(tmp_path):
     assert "labels     ant, bee" in str(found)
     hf.save_pretrained(tmp_path / "b", model, flow)
     assert hf.from_pretrained(tmp_path / "b").label_names == ()
-    for names, message in ((("a", "b", "c", "d"), "4 names, and the network 3"), (("a", "a"), "'a' twice")):
+    for names, message in ((("a", "b", "c", "d"), "4 names, but the network has 3"), (("a", "a"), "'a' twice")):
         with pytest.raises(ValueError, match=message):
             hf.save_pretrained(tmp_path / "c", model, flow, label_names=names)

@@ -124,3 +124,48 @@ def test_only_networks_that_say_so_are_autoregressive():
     assert is_autoregressive(causal)
     assert not is_autoregressive(transformer)
     assert not is_autoregressive(lambda xt, t: xt)
+
+
+class Shifted(nn.Module):
+    """A network that returns rows for a batch and tokens that it was not called with."""
+
+    def __init__(self, rows: int = 0, tokens: int = 0) -> None:
+        super().__init__()
+        self.rows, self.tokens = rows, tokens
+        self.weights = nn.Parameter(torch.ones(1))
+
+    def forward(self, xt, t):
+        return torch.zeros(len(xt) + self.rows, xt.shape[1] + self.tokens, 3)
+
+
+class ShiftedHead(Shifted):
+    def features(self, xt, t):
+        return super().forward(xt, t)
+
+    def head(self, features):
+        return features * self.weights
+
+
+@pytest.mark.parametrize("wrong", [{"tokens": 2}, {"rows": 1}], ids=str)
+@pytest.mark.parametrize("kind", [Shifted, ShiftedHead])
+def test_logits_that_are_not_those_of_the_tokens_are_refused(kind, wrong):
+    """An encoder that adds a token at the start would otherwise lend each token the logits of its neighbor."""
+    network, x1 = kind(**wrong), torch.zeros(2, 3, dtype=torch.int64)
+    masks, letters = hf.Flow(hf.Mask(hf.Vocab(3, 1))), hf.Flow(hf.Uniform(hf.Vocab(3)))
+    message = r"one row of logits \(or features\) per token: shape \(\d+, 3, …\) for these tokens, got \("
+    for flow in (masks, letters):
+        with pytest.raises(ValueError, match=message):
+            hf.generate(network, flow, n=2, length=3)
+        with pytest.raises(ValueError, match=message):
+            hf.nll_bound(network, flow, x1)
+    with pytest.raises(ValueError, match=message):
+        hf.generate(network, masks, n=2, length=3, sampler=hf.Confidence())
+    with pytest.raises(ValueError, match=message):
+        hf.planned_nll(network, masks, x1, hf.Confidence())
+    with pytest.raises(ValueError, match=message):
+        hf.reversal_bound(network, letters, x1, steps=3, paths=2)
+
+
+def test_logits_of_sequences_in_place_of_tokens_are_refused():
+    with pytest.raises(ValueError, match=r"one row of logits .* got \(2, 3\)"):
+        hf.generate(lambda xt, t: torch.zeros(len(xt), 3), hf.Flow(hf.Uniform(hf.Vocab(3))), n=2, length=3)

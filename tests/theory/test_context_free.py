@@ -15,7 +15,7 @@ from hopflow.vocab import Vocab
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)
-def test_exactly_on_an_enumerable_space(name):
+def test_the_bound_of_a_network_that_ignores_its_context_is_exact(name):
     logits = torch.randn(2, 3, generator=toys.generator(0), dtype=torch.float64)
     flow = toys.oracle(name, network=lambda xt, t: logits.expand(len(xt), -1, -1))
     law = logits.log_softmax(-1)

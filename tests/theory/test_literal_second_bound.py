@@ -68,7 +68,7 @@ def test_for_the_single_mask_it_settles_at_the_entropy():
 
 
 @pytest.mark.parametrize("name", ["multimask", "uniform", "bag_of_words"])
-def test_it_is_refused_elsewhere_with_the_name_of_the_right_bound(name):
+def test_the_literal_second_bound_names_the_right_bound_for_other_sources(name):
     flow = toys.oracle(name)
     with pytest.raises(ValueError, match=r"single-mask source.*nll_bound\(eta=1\), which is a bound for every source"):
         literal_second_bound(flow.model, flow.flow, flow.space.data)

@@ -27,7 +27,7 @@ def test_the_bound_objective_is_md4s_weighting(schedule):
     torch.testing.assert_close(flow.loss(logits, sample), md4)
 
 
-def test_its_integral_is_the_mean_over_masked_states():
+def test_the_integral_of_md4_is_the_mean_over_masked_states():
     flow = toys.oracle("mask", prediction=Carry(), data=2)
     total = torch.zeros(len(flow.space.data), dtype=torch.float64)
     for moment, weight in exact.bounds.nodes(flow):

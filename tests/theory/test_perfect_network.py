@@ -25,7 +25,7 @@ def test_b1_is_the_exact_nll_of_every_sequence(name, schedule):
 
 @pytest.mark.parametrize("name", toys.SOURCES)
 @pytest.mark.parametrize("eta", [0.0, 1.0])
-def test_its_samples_follow_the_data_law(name, eta):
+def test_samples_of_a_perfect_network_follow_the_data_law(name, eta):
     flow = toys.oracle(name, network=None)
     torch.testing.assert_close(flow.law(eta=eta), flow.q, atol=1e-8, rtol=0)
 

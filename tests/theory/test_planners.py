@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 import hopflow as hf
 from hopflow import exact
 from hopflow.predictions import Carry, Plain
+from hopflow.sampling.planned_nll import CHUNK, GPU_CHUNK, _Replay
 from hopflow.schedules import Cosine
 from hopflow.velocities import Eta
 
@@ -51,7 +52,7 @@ def test_planned_nll_is_exactly_that_of_the_recursion_for_every_sequence(planner
 
 
 @each_planner
-def test_it_is_exact_for_a_network_that_is_told_the_time(planner):
+def test_planned_nll_is_exact_for_a_network_conditioned_on_the_time(planner):
     """t = filled/4 has no rounding in float32."""
     flow = oracle(1, 4, seed=5)
     clocked = exact.Oracle(flow.flow, flow.q, 4, toys.Clocked.random(flow.space, 6, size=2.0))
@@ -184,3 +185,15 @@ def test_the_batch_size_does_not_change_the_likelihood(masks):
     )
     assert each(one).equal(each(all_))
     assert one.calls == all_.calls
+
+
+def test_a_gpu_predicts_many_positions_at_once():
+    """After each piece the host waits for the GPU; 83 positions of 50,257 tokens would be little work for it."""
+    flow = hf.Flow(hf.Mask(hf.Vocab(50_257, masks=1)))
+    sizes = {}
+    for device in ("cpu", "meta"):  # meta stands for any device but the CPU
+        with torch.device(device):
+            model = hf.Transformer(flow.vocab, hf.Size(layers=1, width=8, heads=2))
+        sizes[device] = _Replay.of(model, flow, hf.Confidence(1), "auto").at_once
+    assert sizes == {"cpu": CHUNK // 50_257, "meta": GPU_CHUNK // 50_257}
+    assert GPU_CHUNK // CHUNK == 32

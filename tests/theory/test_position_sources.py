@@ -110,7 +110,7 @@ def test_frequencies_are_those_of_the_rows():
     ("frequencies", "message"),
     [
         (((0.5, 0.5), (0.5, 0.6)), "their sum at position 1 is 1.1"),
-        (((0.5, 0.5), (1.0,)), r"one number per data token \(2\) for each position, got 2, 1"),
+        (((0.5, 0.5), (1.0,)), r"one number per data token \(2\) for each position, got rows of 2, 1 numbers"),
         ((), "got no position"),
     ],
 )
@@ -246,5 +246,5 @@ def test_a_transformer_is_trained_with_a_coupling_and_a_head_for_x0(tmp_path):
     assert reversal_bound(found.model, found.flow, rows[:4], steps=2, paths=2).nats > 0
     half = hf.Flow(HalfMasked(Vocab(3, 1)), coupling=hf.ExactOT())
     pairs = hf.data.rows(rows[:, :2], vocab=3, cache=tmp_path)
-    with pytest.raises(ValueError, match="a head for x0 needs the same possible tokens at every position"):
+    with pytest.raises(ValueError, match="predict_x0 needs a source that draws the same tokens at every position"):
         hf.train(hf.Transformer(half.vocab, "micro", predict_x0=True), half, pairs, out=tmp_path / "half", **keys)

@@ -13,6 +13,6 @@ def test_the_alternative_form_bounds_the_cross_entropy(space, seed):
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_the_first_bound_plus_the_entropy(space, seed):
+def test_the_alternative_bound_is_the_first_bound_plus_the_entropy(space, seed):
     found = two_flows(space, seed)
     assert found.alternative == pytest.approx(found.bound + found.entropy_end, abs=1e-8)

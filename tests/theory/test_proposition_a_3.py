@@ -22,7 +22,7 @@ def test_disjoint_sources_predict_without_a_clock(name, coupled):
 
 
 @pytest.mark.parametrize("name", ["uniform", "bag_of_words"])
-def test_other_sources_need_the_clock(name):
+def test_predictions_for_sources_of_data_tokens_depend_on_the_time(name):
     flow = toys.oracle(name)
     law = flow.predictive(flow.moment(TIMES))[0]
     assert float((law[0] - law[-1]).abs().max()) > 0.1

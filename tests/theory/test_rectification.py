@@ -91,7 +91,7 @@ def test_a_space_too_large_for_matrices_gives_the_same_pairs(monkeypatch):
     torch.testing.assert_close(exact.rectify(flow).matrix(flow.space), expected, atol=1e-9, rtol=0)
 
 
-def test_from_one_mask_nothing_changes():
+def test_rectification_from_one_mask_changes_nothing():
     flow = Oracle(Flow(Mask(Vocab(2, 1))), toys.dirichlet(8, seed=8), 3)
     again = rectified(flow)
     product = flow.source_law[:, None] * flow.q

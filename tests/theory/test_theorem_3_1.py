@@ -32,14 +32,14 @@ def test_dynamic_cost_equals_kantorovich_cost_for_random_couplings_and_costs(nam
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)
-def test_it_holds_for_independent_pairs_of_three_positions(name):
+def test_dynamic_and_kantorovich_cost_are_equal_for_independent_pairs_of_three_positions(name):
     flow = toys.oracle(name, data=2, length=3)
     s = dissimilarity(flow.flow.vocab.size, 5)
     assert exact.dynamic_cost(flow, s) == pytest.approx(exact.kantorovich_cost(flow, s), abs=1e-8)
 
 
 @pytest.mark.parametrize("name", toys.SOURCES)
-def test_it_holds_for_position_specific_schedules(name):
+def test_dynamic_and_kantorovich_cost_are_equal_on_position_specific_schedules(name):
     schedule = Positional((Linear(), Cosine()))
     space = Space(toys.source(name).vocab, 2)
     joint = toys.random_joint(space, 3, toys.oracle(name).source_law)
@@ -80,7 +80,7 @@ def mean_plan(coupling: Coupling, x0: torch.Tensor, x1: torch.Tensor) -> torch.T
 @pytest.mark.parametrize("name", ["uniform", "multimask"])
 @pytest.mark.parametrize("cost", COSTS, ids=lambda cost: type(cost).__name__)
 @pytest.mark.parametrize("make", COUPLINGS, ids=["Independent", "ExactOT", "Rows", "Permutation"])
-def test_it_holds_for_what_each_coupling_of_minibatches_makes_and_the_cost_is_what_its_pairs_report(name, cost, make):
+def test_dynamic_and_kantorovich_cost_are_equal_for_each_coupling_and_are_what_its_pairs_report(name, cost, make):
     """All batches of three source rows for three data rows: the joint law of the pairs, then its flow."""
     coupling, source, x1 = make(cost), toys.source(name, data=2), torch.tensor([[0, 0], [0, 1], [1, 1]])
     chosen, _ = exact.chosen_rows(source, x1, lambda x0, x1: mean_plan(coupling, x0, x1))

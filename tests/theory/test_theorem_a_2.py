@@ -16,6 +16,6 @@ def test_the_precise_formula_gives_the_cross_entropy_that_the_bound_only_bounds(
     assert flow.mean(exact.bound(flow)) > precise + 1e-4
 
 
-def test_it_equals_the_bound_for_a_perfect_masked_network():
+def test_the_precise_formula_equals_the_bound_for_a_perfect_masked_network():
     flow = toys.oracle("mask", data=2, network=None, prediction=Carry())
     assert flow.mean(exact.precise_nll(flow)) == pytest.approx(flow.mean(exact.bound(flow)), abs=1e-8)

@@ -2,7 +2,9 @@
 
 The coefficients are fitted on one half of the sequences and used on the other half, because coefficients fitted on the
 draws they correct would bias the mean. Given the fit, the replicates of a sequence are independent except for what
-`position_columns` takes from other replicates, an effect of second order, so that their spread remains the error.
+`position_columns` takes from other replicates, an effect of second order, so that their spread remains the error. If
+the network ignores its context, this effect is all the noise that is left, and the claimed error of the draws is too
+small: by 1.3 to 2.4 times for masks, where the noise was below 0.05 nats per sequence.
 """
 
 import torch

@@ -77,7 +77,7 @@ def _estimate(
 ) -> Estimate:
     """B_0 on coupled pairs; the rows of a minibatch depend on each other, so the error is that of minibatches."""
     flow = estimator.flow
-    _check(estimator, x1, minibatch, labels)
+    x1 = _checked(estimator, x1, minibatch, labels)
     by = choose_draws(None, only_first_redraws_count(flow))
     batches = x1.split(minibatch)
     groups = [None] * len(batches) if labels is None else labels.to(x1.device).split(minibatch)
@@ -103,8 +103,10 @@ def _estimate(
     return estimator.result(table, x1, replicates * (strata + estimator.needs_end_correction(rates)), **what)
 
 
-def _check(estimator: BoundEstimator, x1: Int[Tensor, "n L"], minibatch: int, labels: Int[Tensor, " n"] | None) -> None:
-    estimator.check(x1, labels)
+def _checked(
+    estimator: BoundEstimator, x1: Int[Tensor, "n L"], minibatch: int, labels: Int[Tensor, " n"] | None
+) -> Int[Tensor, "n L"]:
+    x1 = estimator.checked(x1, labels)
     flow = estimator.flow
     if not flow.prediction.has_finite_bounds(flow.source):
         raise ValueError(f"the coupled bound is infinite with {type(flow.prediction).__name__}. Use Evidence().")
@@ -115,3 +117,4 @@ def _check(estimator: BoundEstimator, x1: Int[Tensor, "n L"], minibatch: int, la
             f"{len(x1)} sequences do not split into minibatches of {minibatch}, and a smaller minibatch would be a "
             f"different coupling: pass x1[:{len(x1) // minibatch * minibatch}] or another minibatch."
         )
+    return x1

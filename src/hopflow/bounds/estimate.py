@@ -155,7 +155,8 @@ class Estimate:
         """Bits per character; needs `characters`."""
         if self.characters is None:
             raise ValueError(
-                "bits per character need the mean number of characters of a sequence: nll_bound(…, characters=…)."
+                "bits_per_char needs the mean number of characters of a sequence: pass characters=… to the function "
+                "that returned this estimate."
             )
         return self.nats / math.log(2) / self.characters
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..flow import Flow, check_network
-from ..network.network import Network, check_labels
+from ..network.network import Network, check_labels, to_device_of
 from ..paths import PathSample
 from ..predictions import Evidence
 from ..scores import Scores
@@ -77,7 +77,7 @@ class BoundEstimator:
         **what: object,
     ) -> Estimate:
         """The sum of several integrals for every sequence, each estimated from separate draws, plus `start`."""
-        self.check(x1, labels)
+        x1 = self.checked(x1, labels)
         replicates, strata = self.layout(len(x1))
         generator = torch.Generator().manual_seed(self.seed)
         rows = max(1, BLOCK // (replicates * strata * x1.shape[1]))
@@ -205,8 +205,8 @@ class BoundEstimator:
         replicates = max(2, math.ceil(16 / units))
         return replicates, max(1, self.draws // replicates)
 
-    def check(self, x1: Int[Tensor, "n L"], labels: Int[Tensor, " n"] | None = None) -> None:
-        """Raise ValueError unless x1 contains data sequences of this flow, and `labels` those of the network."""
+    def checked(self, x1: Int[Tensor, "n L"], labels: Int[Tensor, " n"] | None = None) -> Int[Tensor, "n L"]:
+        """The sequences on the device of the network; ValueError unless they and `labels` suit flow and network."""
         self.flow.vocab.check_ids(x1, "(n, L)")
         if x1.numel() == 0:
             raise ValueError(
@@ -215,6 +215,7 @@ class BoundEstimator:
         self.flow.vocab.check_data(x1)
         self.flow.check_length(x1.shape[1])
         check_labels(self.model, labels, len(x1))
+        return to_device_of(self.model, x1)
 
     def result(self, table: Float[Tensor, "units R"], x1: Int[Tensor, "n L"], calls: int, **what: object) -> Estimate:
         """The estimate from a table of independent units and their replicates."""

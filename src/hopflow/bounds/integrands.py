@@ -111,12 +111,14 @@ class Steps(Integral):
         eta = eta_at(self.eta, point.t)[:, None]
         r, s = step_sizes(point.rest, point.speed, eta)
         dtype, spread = scores.sample.rest.dtype, self.eta != 0
+        idle = 1 - r - s  # exactly 0 where s is capped at 1 - r
         if self.refresh == 0:
-            return kernel_divergence(scores, r.to(dtype), s.to(dtype), spread)
+            return kernel_divergence(scores, r.to(dtype), s.to(dtype), spread, idle=idle.to(dtype))
         chances = refresh_chances(self.refresh, self.steps).to(point.t)
         chance = chances[(point.t * self.steps).round().long()][:, None]
         r, s, renoise = with_refresh(r, s, point.rest - point.speed, chance)
-        return kernel_divergence(scores, r.to(dtype), s.to(dtype), spread, renoise.expand_as(r).to(dtype))
+        sizes = (renoise.expand_as(r).to(dtype), ((1 - chance) * idle).to(dtype))
+        return kernel_divergence(scores, r.to(dtype), s.to(dtype), spread, *sizes)
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,12 @@ def nll_bound(
 ) -> Estimate:
     """Upper bound on -log p_θ(x1), where p_θ is the distribution of samples drawn with this η.
 
-    `eta=0` is b0 and `eta=1` is b1, theory.md (B). With `steps=N` it is bn, the bound for N-step samples, (B_N),
-    with `refresh=R` those of `Euler(N, refresh=R)`.
+    `eta=0` is b0 and `eta=1` is b1, theory.md (B). With `steps=N` it is bn, theory.md (B_N), the
+    bound for samples of `Euler(N)`; with `refresh=R` as well, for samples of `Euler(N, refresh=R)`.
     `end=δ` bounds the continuous sampler that stops at 1-k = δ and redraws every position once there.
 
-    draws: random points per sequence, split into two or more replicates from which the error is computed. There are at
-    least 16 replicates in total, so that a single sequence has 16.
+    draws: random points per sequence. They form at least two independent replicates per sequence, and at least 16 over
+    all sequences; the error is computed from these.
     by: how the points are drawn (`Count`, `Forced`); the best method by default.
     unigram: token counts or frequencies, for one more control variate of b1.
     characters: mean number of characters of a sequence, needed for bits per character.
@@ -69,7 +69,9 @@ def nll_bound(
     check_network(model, flow)
     _check_sampler(flow, eta, steps, refresh, end)
     if unigram is not None and (eta != 1 or steps is not None or end > 0):
-        raise ValueError("unigram has a known mean only for eta=1 in continuous time: leave out steps and end.")
+        raise ValueError(
+            "unigram applies to eta=1 in continuous time only: pass eta=1 without steps and end, or no unigram."
+        )
     by = choose_draws(by, count_is_exact=steps is None and end == 0 and only_first_redraws_count(flow))
     integral: Integral = Rates(flow.schedule, eta, end) if steps is None else Steps(flow.schedule, steps, eta, refresh)
     parts = [(integral, by)]
@@ -120,8 +122,8 @@ def kappa_bound(
     if not flow.source.full:
         raise ValueError(
             f"B_κ needs a source that draws every data token and no mask; {type(flow.source).__name__} does not. "
-            f"For a disjoint source use nll_bound(eta=0), which is tight; for Mixed, reversal_bound; for bag-of-words, "
-            f"smooth the frequencies."
+            f"For a disjoint source use nll_bound(eta=0), which is tight; for Mixed, reversal_bound; for "
+            "BagOfWords, BagOfWords.of(vocab, tokens, smoothing=1)."
         )
     if not flow.prediction.has_finite_bounds(flow.source):
         raise ValueError(f"B_κ is infinite with {type(flow.prediction).__name__}. Use prediction=Evidence().")

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..flow import Flow, check_network
-from ..network.network import Network, check_labels, device_of
+from ..network.network import Network, check_labels, device_of, to_device_of
 from ..sampling.generate import SamplingOptions, generate
 from ..sampling.random_draws import LIKELIHOOD, RandomStreams
 from ..system.hints import did_you_mean
@@ -85,6 +85,7 @@ def reversal_bound(
     chosen = _with_defaults(options)
     _check(flow, x1, chosen)
     check_labels(model, labels, len(x1))
+    x1 = to_device_of(model, x1)
     reversed_paths = _reversed_paths(model, flow, chosen, x1.device)
     with reversed_paths.scores.caller.evaluation_mode():
         log_w = _log_weights(reversed_paths, x1, labels, chosen, progress)
@@ -145,8 +146,8 @@ def is_consistent(flow: Flow) -> bool:
 def _with_defaults(options: ReversalOptions) -> ReversalOptions:
     if "refresh" in options:
         raise ValueError(
-            "br does not exist for a sampler with refresh: a refresh draws a token anew whatever it was, and the time "
-            "reversal that br draws paths from does not undo that. Use nll_bound(steps=N, refresh=R)."
+            "reversal_bound has no option refresh: br does not exist for a sampler with refresh. Use "
+            "nll_bound(steps=N, refresh=R)."
         )
     for key in options:
         if key not in DEFAULTS:

@@ -90,10 +90,11 @@ def log_kernel(
     other = log_other.exp()
     noise = one_minus_rho + rho * other  # 1 - ρP(xt), without cancellation
     moves = r * other + s * noise * (1 - p0)
-    staying = (1 - r - s).clamp(min=0) + r * (1 - other) + s * (rho * (1 - other) + noise * p0)
+    # where r + s = 1, in the last step or with a large η, P(xt) may be all that stays, and be far below 1e-16
     log_pt = torch.where(certain, 0.0, logsigmoid(-gap))
-    stays = torch.where(moves < 0.5, torch.log1p(-moves), staying.log())
-    stays = torch.where((r == 1) & (s == 0), log_pt, stays)  # P(xt) itself may be far below 1e-16
+    at_least = (1 - r - s).clamp(min=0) + s * noise * p0
+    staying = torch.logaddexp(at_least.log(), (r + s * rho).log() + log_pt)
+    stays = torch.where(moves < 0.5, torch.log1p(-moves), staying)
     drawn = torch.where(certain, -torch.inf, r.log() + odds.share + log_other)
     corrected = (s * noise * source.probs(new, torch.float64)).log()
     return torch.where(new == xt, stays, torch.logaddexp(drawn, corrected))

@@ -112,8 +112,8 @@ def possible_tokens(source: Source) -> Bool[Tensor, " V"]:
         return possible
     if not bool((possible == possible[0]).all()):
         raise ValueError(
-            f"a head for x0 needs the same possible tokens at every position, and {type(source).__name__} draws "
-            f"different ones: smooth the frequencies, or set predict_x0=false."
+            f"predict_x0 needs a source that draws the same tokens at every position; {type(source).__name__} does "
+            "not. Smooth its frequencies (of(vocab, rows, smoothing=1)), or set predict_x0=false."
         )
     return possible[0]
 
@@ -121,7 +121,9 @@ def possible_tokens(source: Source) -> Bool[Tensor, " V"]:
 def _restricted(linear: nn.Linear, source: Source) -> nn.Linear:
     """The layer with a bias of -inf for tokens with p0 = 0; the weights are shared."""
     out, features = linear.weight.shape
-    possible = possible_tokens(source).to(linear.weight.device)
+    possible_tokens(source)  # refuses a source whose tokens differ between positions
+    law = source.probs_on(linear.weight.device)  # kept there: a copy in every call would make the host wait for a GPU
+    possible = (law if source.shared else law[0]) > 0
     bias = torch.zeros_like(linear.weight[:, 0]) if linear.bias is None else linear.bias
     found = nn.Linear(features, out, device="meta").requires_grad_(False)
     found.weight = nn.Parameter(linear.weight.detach(), requires_grad=False)

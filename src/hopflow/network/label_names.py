@@ -14,7 +14,7 @@ def check_names(model: object, names: Sequence[str]) -> None:
     """Raise a ValueError if there are more names than the network has labels, or two equal ones."""
     count = label_count(model)
     if count is not None and len(names) > count:
-        raise ValueError(f"label_names has {len(names)} names, and the network {count} labels")
+        raise ValueError(f"label_names has {len(names)} names, but the network has {count} labels")
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise ValueError(f"label_names must be different, got {twice!r} twice")

@@ -80,6 +80,12 @@ def device_of(model: Network) -> torch.device:
     return next(model.parameters(), torch.empty(0)).device
 
 
+def to_device_of(model: Network, x: Tensor) -> Tensor:
+    """The tensor on the device of a module's weights; a plain function takes it where it is."""
+    weights = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return x if weights is None else x.to(weights.device)
+
+
 def embedding_table(model: Network) -> Tensor | None:
     """The token embeddings (V, D) that a network offers as its attribute `table`; None if it has none."""
     table = getattr(model, "table", None)
@@ -203,6 +209,16 @@ def check_outputs(count: int, outputs: int | None) -> None:
         )
 
 
+def check_rows(out: Tensor, xt: Tensor) -> None:
+    """Reject logits or features that do not have one row for each token of xt."""
+    if out.shape[:-1] != xt.shape:
+        wanted = ", ".join(map(str, xt.shape))
+        raise ValueError(
+            f"a network must return one row of logits (or features) per token: shape ({wanted}, …) for these tokens, "
+            f"got {tuple(out.shape)}."
+        )
+
+
 class NetworkCaller:
     """Calls a network for losses, bounds, samplers, costs and evaluation.
 
@@ -259,6 +275,7 @@ class NetworkCaller:
     def features(self, *inputs: Tensor) -> Tensor:
         """The network's features, compiled after `compile`; precision and mode are those of the surrounding code."""
         features: Tensor = (self._compiled or cast(Any, self.model).features)(*inputs)
+        check_rows(features, inputs[0])
         return features
 
     def x0_features(self, features: Tensor, *inputs: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ..kernels import switch
 from ..kernels.cuda_graph import CudaGraph
 from ..kernels.fused_head import Bf16x3Head
 from ..kernels.support import TRITON_WORKS
-from .network import NetworkCaller, check_outputs
+from .network import NetworkCaller, check_outputs, check_rows
 from .precision import autocast_dtype, low_precision_copy
 
 FEW_POSITIONS = 4
@@ -120,6 +120,8 @@ class NetworkReader:
             missing = self._most_rows[length] - count
             inputs = tuple(torch.cat([x, x[:1].expand(missing, *x.shape[1:])]) for x in inputs)
         out, head = self._run(*inputs), self._head
+        if not self._partial:
+            check_rows(out, inputs[0])
         if head is None:
             check_outputs(out.shape[-1], self.caller.outputs)
             return BatchLogits(lambda row, position: out[row, position])
