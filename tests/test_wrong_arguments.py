@@ -8,9 +8,11 @@ import torch
 
 import hopflow as hf
 from hopflow import exact
+from hopflow.data.tokenizers import Characters
 
 VOCAB = hf.Vocab(5, masks=1)
 FLOW = hf.Flow(hf.Mask(VOCAB))
+LETTERS = Characters("abc")
 X1 = torch.zeros((2, 4), dtype=torch.long)
 
 
@@ -96,7 +98,10 @@ def test_an_eta_may_be_a_tensor_with_one_number(model):
     ("arguments", "message"),
     [
         ({"flow": "mask"}, "flow must be a Flow, or None, got str"),
-        ({"corpus": X1}, r"corpus must be a corpus, got Tensor, which has no vocab_size. Pass hf.data.load\(FILE\)"),
+        (
+            {"corpus": X1},
+            r"corpus must be the result of hf.data.load or hf.data.rows, got Tensor, which has no vocab_size",
+        ),
         ({"out": None}, "out must be the path of a folder, got None"),
         ({"settings": {"steps": 1}}, "settings must be Settings.*, got dict. Or pass keywords: steps=1000"),
         ({"logger": "print"}, "logger and progress must be functions, got str"),
@@ -151,6 +156,38 @@ def test_wrong_arguments_of_saving_and_loading(model, tmp_path):
 def test_a_number_in_place_of_a_vocabulary(make):
     with pytest.raises(ValueError, match=r"vocab must be a Vocab, e.g. Vocab\(27, masks=1\), got 30"):
         make(30)
+
+
+def test_a_flow_in_place_of_a_vocabulary_is_named_by_its_type():
+    with pytest.raises(ValueError, match=r"got Flow\.$"):
+        hf.Transformer(FLOW)
+
+
+def test_a_class_in_place_of_an_objective():
+    with pytest.raises(ValueError, match=r"objective must be an Objective, e\.g\. CrossEntropy\(\), got <class"):
+        hf.Flow(FLOW.source, objective=hf.CrossEntropy)
+
+
+def test_counts_may_be_a_list():
+    assert hf.BagOfWords.fit([1, 2, 3]) == hf.BagOfWords.fit(torch.tensor([1, 2, 3]))
+
+
+def test_a_text_without_a_name():
+    with pytest.raises(ValueError, match="source is empty"):
+        hf.data.load("")
+
+
+@pytest.mark.parametrize("text", [5, ["a", "b"], None])
+def test_only_a_text_is_encoded(text):
+    with pytest.raises(ValueError, match=f"text must be a str, got {type(text).__name__}"):
+        LETTERS.encode(text)
+
+
+@pytest.mark.parametrize("ids", [X1, X1.numpy(), X1.tolist(), "ab", ["a"], 1.5])
+def test_only_the_ids_of_one_text_are_decoded(ids):
+    with pytest.raises(ValueError, match="ids must be the token ids of one text"):
+        LETTERS.decode(ids)
+    assert LETTERS.decode(X1[0]) == LETTERS.decode(X1[0].tolist()) == LETTERS.decode(X1[0].numpy()) == "aaaa"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def logits_and_rows() -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
     return torch.randn(4, WIDTH).half(), torch.randn(WIDTH), [*tokens, torch.rand(4)]
 
 
-def test_score_terms_and_their_gradient():
+def test_score_terms_of_a_large_tensor_and_their_gradient():
     logits, bias, (xt, x1, _) = logits_and_rows()
     rows, tokens, grad = with_last(logits), (with_last(xt), with_last(x1)), torch.randn(4, 3)
     found, expected = fused_head_triton.forward(rows, bias, *tokens), fused_head_triton.forward(logits, bias, xt, x1)
@@ -58,7 +58,7 @@ def test_score_terms_and_their_gradient():
     close(rows, logits)
 
 
-def test_drawn_tokens():
+def test_tokens_drawn_from_a_large_tensor():
     logits, bias, (xt, _, shift) = logits_and_rows()
     u = torch.rand(4, dtype=torch.float64)
     found, _ = fused_head_triton.draw(with_last(logits), bias, *(with_last(part) for part in (xt, shift, u)))
@@ -66,7 +66,7 @@ def test_drawn_tokens():
     assert torch.equal(found[-4:], expected)
 
 
-def test_divergence():
+def test_divergence_of_a_large_tensor():
     logits, _, parts = logits_and_rows()
     p0, parts = torch.rand(WIDTH), [*parts, torch.rand(4, 7)]
     found = divergence_triton.row_divergence(with_last(logits), p0, *(with_last(part) for part in parts))
@@ -74,7 +74,7 @@ def test_divergence():
         close(one, expected)
 
 
-def test_gelu():
+def test_gelu_of_a_large_tensor():
     x, bias, grad = torch.randn(4, WIDTH).half(), torch.randn(WIDTH).half(), torch.randn(4, WIDTH).half()
     rows, gradients = with_last(x), with_last(grad)
     close(gelu_mlp_triton.forward(rows, bias), gelu_mlp_triton.forward(x, bias))
@@ -86,7 +86,7 @@ def test_gelu():
 
 # the second case has more than 2^30 numbers in each of the sums of gate, scale and shift
 @pytest.mark.parametrize(("sequences", "length"), [(ROWS, 64), ((1 << 20) + 4, 1)])
-def test_residual_norm(sequences, length):
+def test_residual_norm_of_a_large_tensor(sequences, length):
     x, update, grad, grad_normed = torch.randn(4, 4, length, 1024).half()
     shared, rest = torch.randn(1, 1, 3 * 1024).chunk(3, -1), (1.0, None, 0.0)
     large = [with_last(part, sequences) for part in (x, update)]
@@ -104,7 +104,7 @@ def test_residual_norm(sequences, length):
         close(one, other)
 
 
-def test_attention():
+def test_attention_of_a_large_tensor():
     length, heads, width = 16, 64, 64
     qkv, grad = torch.randn(4, length, 3, heads, width).half(), torch.randn(4, length, heads * width).half()
     angle = torch.randn(length, width // 2)
@@ -115,7 +115,7 @@ def test_attention():
     close(found, short_attention_triton.backward(grad, qkv, *rotary))
 
 
-def test_attention_of_single_queries():
+def test_attention_of_single_queries_in_a_large_tensor():
     length, heads, width, queries = 16, 64, 64, (1 << 19) + 4
     qkv, row, position = torch.randn(4, length, 3, heads, width).half(), torch.arange(4), torch.arange(4)
     angle, query, keys_values = torch.randn(length, width // 2), qkv[:, 0, 0].contiguous(), qkv[:, :, 1:].contiguous()
@@ -124,7 +124,7 @@ def test_attention_of_single_queries():
     close(found, short_attention_triton.forward_at(query, keys_values, row, position, angle.cos(), angle.sin()))
 
 
-def test_lookup_of_embeddings():
+def test_lookup_of_embeddings_into_a_large_tensor():
     rows, middle, n = torch.randn(4, 4096), torch.randn(4096), (1 << 19) + 4
     tokens = torch.arange(4)[:, None]
     found = embedding_triton.lookup(with_last(rows, n), with_last(tokens + n - 4, n), middle, torch.bfloat16)
@@ -132,7 +132,7 @@ def test_lookup_of_embeddings():
         close(one, expected)
 
 
-def test_average_of_embeddings():
+def test_average_of_a_large_table_of_embeddings():
     average, table = torch.randn(2, 4, WIDTH)
     large, weight = with_last(average), torch.tensor(0.25)
     embedding_triton.lerp(large, with_last(table), weight, out=large)

@@ -31,7 +31,7 @@ def test_an_error_inside_restores_the_parts():
     assert switch.current.fused_head
 
 
-def test_an_unknown_part_is_rejected():
+def test_an_unknown_kernel_part_is_rejected():
     with (
         pytest.raises(ValueError, match="unknown kernel parts: attention; parts are fused_head"),
         kernels.using(attention=False),

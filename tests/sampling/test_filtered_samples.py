@@ -93,7 +93,7 @@ def test_at_temperature_0_no_noise_of_the_source_is_left(source, eta):
 
 
 @pytest.mark.parametrize("how", HOW, ids=str)
-def test_in_random_order_too(how):
+def test_filtered_tokens_drawn_in_random_order_have_the_filtered_law(how):
     run = generate(context_free, Flow(SOURCES["mask"]), n=400, length=5, sampler=RandomOrder(), seed=1, **how)
     assert p_value(run.tokens, Filter(**how)(LOGITS[None])[0].exp()) > 0.0002
 

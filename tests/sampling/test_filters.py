@@ -37,7 +37,7 @@ def normal(*rows):
     ],
     ids=str,
 )
-def test_what_is_left(how, expected):
+def test_filters_keep_these_tokens_with_these_probabilities(how, expected):
     assert torch.allclose(left(**how), expected, atol=1e-12)
 
 
@@ -73,3 +73,13 @@ def test_what_filters_nothing_sensible_is_refused(how):
 @pytest.mark.parametrize("how", [{"temperature": 1e-39}, {"temperature": 1e-300}, {"top_p": 1e-300}], ids=str)
 def test_a_temperature_or_a_top_p_near_0_is_like_temperature_0(how):
     assert torch.equal(Filter(**how)(LAW.float().log()).exp(), left(temperature=0.0).float())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+@pytest.mark.parametrize("wrong", [float("nan"), -torch.inf, torch.inf])
+def test_a_row_without_a_largest_finite_logit_becomes_nan_at_every_temperature(temperature, wrong):
+    logits = torch.tensor([[0.0, 1.0, -torch.inf], [-torch.inf, -torch.inf, wrong]])
+    log_p = Filter(temperature=temperature)(logits)
+    assert log_p[0].isfinite().any()
+    assert not log_p[0].isnan().any()
+    assert log_p[1].isnan().all()

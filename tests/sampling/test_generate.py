@@ -97,7 +97,7 @@ def test_samples_have_exactly_the_law_and_the_jumps_of_n_steps(source, predictio
 
 @pytest.mark.parametrize("eta", [0.0, 1.0])
 @pytest.mark.parametrize("source", SOURCES, ids=name)
-def test_so_does_the_plain_loop(source, eta):
+def test_the_plain_loop_has_exactly_the_law_and_the_jumps_of_n_steps(source, eta):
     flow, n = Flow(source), 6_000
     network = random_network(flow)
     run, truth = plain_loop(network, flow, n=n, length=L, steps=7, eta=eta), oracle(flow, network)
@@ -107,7 +107,7 @@ def test_so_does_the_plain_loop(source, eta):
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=name)
-def test_so_it_is_with_a_table_and_many_batches_in_a_wave(source):
+def test_samples_in_many_batches_have_exactly_the_law_and_the_jumps_of_n_steps(source):
     flow = Flow(source, Cosine())
     agrees(flow, random_table(flow), 4, 0.5, batch=700)
 
@@ -116,7 +116,7 @@ def test_so_it_is_with_a_table_and_many_batches_in_a_wave(source):
     "schedule", [Polynomial(2.0), Positional((Linear(), Polynomial(3.0)))], ids=["shared", "positional"]
 )
 @pytest.mark.parametrize("eta", [0.0, 2.0, lambda t: 4 * t], ids=["0", "2", "4t"])
-def test_so_it_is_on_other_schedules_and_with_an_eta_that_changes(schedule, eta):
+def test_samples_on_other_schedules_and_with_an_eta_that_changes_have_exactly_the_law(schedule, eta):
     flow = Flow(Uniform(Vocab(3)), schedule)
     agrees(flow, random_network(flow), 5, eta)
 
@@ -235,7 +235,7 @@ def transformer(data: int = 50, masks: int = 50, **how) -> Transformer:
 
 @pytest.mark.parametrize("eta", [0.0, 1.0])
 @pytest.mark.parametrize("source", [MultiMask, Uniform], ids=name)
-def test_batches_change_nothing(source, eta):
+def test_the_batch_size_changes_no_sample(source, eta):
     net = transformer()
     flow = Flow(source(net.vocab))
     whole = generate(net, flow, n=10, length=8, steps=16, eta=eta, seed=3)
@@ -360,7 +360,7 @@ def test_temperature_0_takes_the_likeliest_token():
     assert torch.equal(run.tokens, network(run.x0, torch.zeros(100)).argmax(-1))
 
 
-def test_half_precision_logits_will_do():
+def test_samples_can_be_drawn_from_half_precision_logits():
     flow = Flow(Uniform(Vocab(3)))
     run = generate(lambda xt, t: torch.zeros(*xt.shape, 3, dtype=torch.bfloat16), flow, n=8, length=4, steps=4, eta=1.0)
     flow.vocab.check_data(run.tokens)
@@ -604,7 +604,7 @@ def test_invalid_options_are_refused(how, message):
         generate(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), **({"n": 2, "length": 2} | how))
 
 
-def test_n_must_be_an_integer():
+def test_the_number_of_samples_must_be_an_integer():
     with pytest.raises(ValueError, match=r"n must be an integer ≥ 1, got 2.5"):
         unchecked(generate)(lambda xt, t: torch.zeros(*xt.shape, 3), Flow(Uniform(Vocab(3))), n=2.5, length=2)
 
@@ -773,7 +773,7 @@ def test_text_is_cut_at_the_end_that_was_drawn_when_asked():
     assert run.text(Letters(), cut=True) == ["a.b", "ababb"]
 
 
-def test_it_says_how_many_hops_with_how_many_steps_at_which_eta():
+def test_printed_samples_say_how_many_hops_with_how_many_steps_at_which_eta():
     flow = Flow(Mask(Vocab(3, 1)))
     said = str(generate(random_network(flow), flow, n=50, length=L, steps=8))
     assert "50 sequences, 8 Euler steps, eta 0: hops 2 ± 0" in said

@@ -152,7 +152,7 @@ def test_chars_are_exact_where_a_token_is_a_character(unit):
 
 
 @pytest.mark.parametrize("mark", ["[MASK:5 tokens]", "[MASK:5tokens]", "[MASK:5 token]"])
-def test_tokens_may_be_said(mark):
+def test_a_hole_may_name_its_unit_tokens(mark):
     assert spelled(f"a{mark}") == "a_____"
 
 

@@ -1,4 +1,4 @@
-"""A linear head fused with what losses, bounds and samplers need of its logits.
+"""A linear output head fused with cross-entropy, and with what bounds and samplers need of its logits.
 
 On a GPU a loss takes one matrix product, one pass that reads the logits, one pass that overwrites them by their
 gradient, and two more products; no float32 copy of the logits exists. The vocabulary is padded to a multiple of 64:

@@ -7,7 +7,7 @@ from ..system.hints import did_you_mean
 
 @dataclass(frozen=True)
 class Size:
-    """Number of blocks, numbers per token, and attention heads, which share the width equally."""
+    """Size of a transformer: blocks, width (features per token) and attention heads, which share the width equally."""
 
     layers: int
     width: int

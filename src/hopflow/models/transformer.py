@@ -44,6 +44,9 @@ class Transformer(BlockStack):
     argument and adds an embedding of the label to that of the time. -1, or no third argument, means no label, which has
     an embedding, too.
 
+    size: a name (micro, tiny, mini, small, medium) or a Size. dropout: dropout probability. recompute: activation
+    checkpointing, which needs less memory and is slower.
+
     `predict_x0` adds a head that predicts x0, for the reversal bound of flows with a coupling; `x0_width` is the width
     of its block.
     """

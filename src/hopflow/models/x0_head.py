@@ -82,9 +82,9 @@ class X0Body(nn.Module):
 
     def forward(self, inputs: Float[Tensor, "B L I"], clock: Float[Tensor, "B C"] | None) -> Float[Tensor, "B L W"]:
         x = self.inner(inputs)
-        narrow = autocast_dtype(x)
-        stream = ResidualStream(x.to(narrow or x.dtype))
+        dtype = autocast_dtype(x)
+        stream = ResidualStream(x.to(dtype or x.dtype))
         out: Tensor = self.norm(
-            self.block(stream, clock, rotation(stream.x, self.size)), clock, torch.float32 if narrow else x.dtype
+            self.block(stream, clock, rotation(stream.x, self.size)), clock, torch.float32 if dtype else x.dtype
         )
         return out

@@ -39,9 +39,10 @@ class Filter:
             raise ValueError(f"min_p must be a number from 0 to 1, got {self.min_p!r}.")
 
     def __call__(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-        """Normalised log-probabilities in float32 or float64, with -inf for removed tokens.
+        """Normalized log-probabilities in float32 or float64, with -inf for removed tokens.
 
-        The default filter returns the logits unchanged. A row that contains NaN becomes NaN.
+        The default filter returns the logits unchanged. A row that is no distribution, because it contains NaN or its
+        largest logit is infinite, becomes NaN.
         """
         if self == Filter():
             return logits
@@ -49,7 +50,7 @@ class Filter:
         largest = logits.amax(1, keepdim=True)
         if self.temperature == 0:
             only = torch.full_like(logits, -torch.inf).scatter(1, logits.argmax(1, keepdim=True), 0.0)
-            return torch.where(largest.isnan(), torch.nan, only)
+            return torch.where(largest.isfinite(), only, torch.nan)
         # the largest is subtracted first: logits divided by 1e-39 would be infinite
         log_p = ((logits - largest) / max(self.temperature, _smallest(logits))).log_softmax(1)
         for keep in (self._top_k, self._top_p, self._min_p):

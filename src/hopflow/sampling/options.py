@@ -19,7 +19,7 @@ class SamplingOptions(TypedDict, total=False):
     sampler: Sampler
     """Another sampler, or Euler with another time grid; in place of `steps`."""
     eta: Eta
-    """Strength of the corrector (default 0). 0 makes the fewest hops; 1 is the sampler that b1 bounds."""
+    """Strength of the corrector, which replaces some tokens by new noise (default 0: off, fewest hops)."""
     temperature: float
     """Temperature of the softmax (default 1)."""
     top_k: int | None
@@ -31,13 +31,13 @@ class SamplingOptions(TypedDict, total=False):
     labels: Int[Tensor, " n"] | None
     """The label of each sequence, for a network with labels: integers from 0, or -1 for no label."""
     guidance: float
-    """Classifier-free guidance: factor on the difference to the logits without label and prompt (default 1: none)."""
+    """Classifier-free guidance g (default 1: off): logits u + g·(c - u), c with label and prompt, u without them."""
     trajectory: bool
     """Record every hop in `Generation.hops` (default False)."""
     seed: int
     """Seed of the random numbers (default 0); the same on every device."""
     first: int
-    """Index of the first sequence (default 0): the random numbers of a sequence depend on the seed and its index."""
+    """Index of the first sequence (default 0). Random numbers depend on seed and index: a set can be drawn in parts."""
     batch: int
     """Sequences per network call; a value that suits the device by default."""
     precision: str

@@ -15,8 +15,8 @@ from ..network.network_reader import NetworkReader
 from .planners import Planner, check_planner, filled_share
 from .random_draws import LIKELIHOOD, RandomStreams
 
-CHUNK = 1 << 22
-"""Largest (positions × V) that is held at once."""
+CHUNK, GPU_CHUNK = 1 << 22, 1 << 27
+"""Largest (positions × V) that is held at once on a CPU and on a GPU, for which the host waits after each piece."""
 
 
 def planned_nll(
@@ -107,7 +107,8 @@ class _Replay:
     @classmethod
     def of(cls, model: Network, flow: Flow, planner: Planner, precision: str) -> "_Replay":
         caller = NetworkCaller(model, flow.vocab.data, precision=precision)
-        return cls(caller, NetworkReader(caller), planner, max(1, CHUNK // flow.vocab.data))
+        chunk = CHUNK if caller.device.type == "cpu" else GPU_CHUNK
+        return cls(caller, NetworkReader(caller), planner, max(1, chunk // flow.vocab.data))
 
     def __call__(
         self, x1: Int[Tensor, "B L"], x0: Int[Tensor, "B L"], labels: Int[Tensor, " B"] | None = None
@@ -143,6 +144,6 @@ class _Replay:
             found = logits(place, position)
             self.dtype = str(found.dtype).removeprefix("torch.")
             token = x1[place.to(x1.device), position.to(x1.device)][:, None]
-            wide = found if found.dtype == torch.float64 else found.float()
-            gain.index_add_(0, place, wide.log_softmax(-1).gather(1, token)[:, 0].cpu().double())
+            found = found if found.dtype == torch.float64 else found.float()
+            gain.index_add_(0, place, found.log_softmax(-1).gather(1, token)[:, 0].cpu().double())
         return gain, chosen

@@ -154,7 +154,7 @@ class SamplingRun:
 
     def _check(self) -> None:
         if not len(self.lengths) or int(self.lengths.min()) < 1:
-            raise ValueError("a prompt must contain at least one token or hole, got an empty prompt.")
+            raise ValueError("pass at least one prompt; each must contain at least one token or hole, got none.")
         if self.batch is not None and not (isinstance(self.batch, Integral) and self.batch >= 1):
             raise ValueError(f"batch must be an integer ≥ 1, got {self.batch!r}.")
         if not (isinstance(self.first, Integral) and 0 <= self.first < MOST_FIRST):

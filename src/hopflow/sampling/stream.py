@@ -60,8 +60,8 @@ def stream(
     The same seed gives the same tokens, hops and counts. The first frame of a sequence has t = 0, no hop, and the noise
     as its tokens; then one frame follows for each step. Steps of several sequences alternate.
 
-    The work is done while frames are asked for. `close`, the end of a `with` block, an exception or dropping the stream
-    ends it and frees its memory.
+    Each step is computed when its frame is requested. The stream ends and frees its memory at `close()`, at the end of
+    a `with` block, after an exception, or when it is garbage-collected.
 
     >>> import torch, hopflow as hf
     >>> flow = hf.Flow(hf.Mask(hf.Vocab(2, masks=1)))
@@ -77,7 +77,7 @@ def stream(
     if prompts is None:
         for name, number in (("n", n), ("length", length)):
             if not isinstance(number, Integral) or number < 1:
-                raise ValueError(f"{name} must be an integer ≥ 1, got {number!r}.")
+                raise ValueError(f"{name} must be an integer ≥ 1, got {number!r}. Pass length=…, or prompts.")
         prompts = torch.full((n, int(length or 0)), HOLE)
     elif n != 1 or length is not None:
         raise ValueError("pass either prompts or n and length: prompts have a number and lengths already.")
@@ -105,11 +105,13 @@ class Stream(Iterator[Frame]):
                 caller, flow, {**options, "trajectory": True}, prompts, self._device, precision
             )
         self.sampler, self.eta, self.count = self._run.sampler, self._run.eta, len(self._run.lengths)
-        self._frames = _frames(self._run)
+        self._frames: Generator[list[Frame], None, Generation] | None = _frames(self._run)
         self._ready: list[Frame] = []
 
     def __next__(self) -> Frame:
         while not self._ready:
+            if self._frames is None:
+                raise StopIteration
             try:
                 # per step: between two frames the caller has its own gradient mode, autocast and network mode
                 with self._caller.inference(self._device):
@@ -139,7 +141,9 @@ class Stream(Iterator[Frame]):
 
     def close(self) -> None:
         """End the work and free its memory. A closed stream has no further frames."""
-        self._frames.close()
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None  # since Python 3.13 one that was not started keeps its arguments
         if self._run is not None:
             self._run.in_flight = None  # it refers to the run in turn
         self._run = None
