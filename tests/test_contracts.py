@@ -88,7 +88,7 @@ def test_the_examples_of_a_family_differ(family):
 
 @pytest.mark.parametrize("schedule", FAMILIES["schedules"], ids=name)
 @pytest.mark.parametrize("source", FAMILIES["sources"], ids=name)
-def test_all_parts_work_together(source, schedule):
+def test_every_source_and_schedule_works_with_all_other_components(source, schedule):
     x1 = torch.randint(VOCAB.data, (4, 4), generator=generator(0))
     embedding = torch.randn(VOCAB.size, 2, generator=generator(1))
 

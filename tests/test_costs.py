@@ -105,7 +105,7 @@ def test_a_large_vocabulary_and_batch_need_no_tensor_per_position():
 
 
 def test_the_embedding_cost_asks_for_its_table():
-    with pytest.raises(ValueError, match=r"needs the embedding table: call pair\(.*embedding="):
+    with pytest.raises(ValueError, match=r"needs the embedding table: pass embedding="):
         SquaredEmbedding().matrix(rows(2, 3, 4, 0), rows(2, 3, 4, 1))
 
 
@@ -173,13 +173,19 @@ class Model(torch.nn.Module):
 
 
 def test_the_learned_cost_asks_for_its_network():
-    with pytest.raises(ValueError, match=r"needs the network: call pair\(.*network="):
+    with pytest.raises(ValueError, match=r"needs the network: pass network="):
         OneStepLikelihood().matrix(rows(2, 3, 4, 0), rows(2, 3, 4, 1))
 
 
-@pytest.mark.parametrize("bad", [((0.0, 1.0),), ((0.0, 1.0), (1.0, 2.0))])
-def test_a_table_of_dissimilarities_is_square_with_zeros_on_its_diagonal(bad):
-    with pytest.raises(ValueError, match="zeros on its diagonal"):
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (((0.0, 1.0),), "a square table, got 1 rows, one of them with 2 numbers"),
+        (((0.0, 1.0), (1.0, 2.0)), r"rows\[1\]\[1\] must be 0, because s\(a, a\) = 0, got 2.0"),
+    ],
+)
+def test_a_table_of_dissimilarities_is_square_with_zeros_on_its_diagonal(bad, message):
+    with pytest.raises(ValueError, match=message):
         TokenMatrix(bad)
 
 

@@ -66,7 +66,7 @@ def test_the_cost_it_reports_is_the_cost_of_its_pairs(cost):
 
 
 @each_cost
-def test_it_is_no_dearer_than_independent_pairs_nor_than_random_permutations(cost):
+def test_exact_ot_costs_no_more_than_independent_pairs_and_random_permutations(cost):
     x0, x1 = rows(0), rows(1)
     pairs = ExactOT(cost).pair(x0, x1, embedding=table())
     assert pairs.cost < pairs.independent_cost
@@ -77,7 +77,7 @@ def test_it_is_no_dearer_than_independent_pairs_nor_than_random_permutations(cos
 
 
 @each_cost
-def test_it_pays_what_pot_pays(cost):
+def test_exact_ot_costs_what_pot_finds(cost):
     x0, x1 = rows(0), rows(1)
     matrix = cost.matrix(x0, x1, table().double()).double().numpy()
     mass = torch.full((N,), 1 / N, dtype=torch.float64).numpy()
@@ -86,11 +86,11 @@ def test_it_pays_what_pot_pays(cost):
 
 
 @pytest.mark.parametrize("n", [1, 2, N])
-def test_its_information_is_the_choice_among_the_source_rows(n):
+def test_the_information_of_exact_ot_is_the_choice_among_the_source_rows(n):
     assert ExactOT().pair(rows(0, n), rows(1, n)).information == pytest.approx(math.log(n))
 
 
-def test_one_pair_is_a_pair():
+def test_exact_ot_pairs_one_source_row_with_one_data_row():
     x0, x1 = rows(0, 1), rows(1, 1)
     pairs = ExactOT().pair(x0, x1)
     assert torch.equal(pairs.x0, x0)

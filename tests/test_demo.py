@@ -82,7 +82,7 @@ def test_what_was_measured_is_kept_as_an_evaluation_keeps_it(short, tmp_path):
 def test_the_report_puts_both_runs_side_by_side(short, tmp_path):
     pytest.importorskip("matplotlib")
     found, _ = run(tmp_path)
-    page = report.write(demo.stories(found), tmp_path).read_text()
+    page = report.write(demo.run_data(found), tmp_path).read_text()
     assert "<h1><bdi>independent and ot</bdi></h1>" in page
     assert "ot − independent" in page
     for row in found.rows.values():

@@ -3,12 +3,13 @@ import math
 import pytest
 import torch
 from cases import SOURCES, VOCAB, Ramp, name, random_logits, sample_at
+from device_copies import copies_from_the_cpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toys import generator
 
 from hopflow.predictions import EXAMPLES, Carry, Evidence, Plain
-from hopflow.sources import BagOfWords, Mask, MultiMask, Uniform
+from hopflow.sources import BagOfWords, Mask, MultiMask, Uniform, examples
 
 TOKENS = torch.arange(VOCAB.size)
 each_source = pytest.mark.parametrize("source", SOURCES, ids=name)
@@ -143,3 +144,16 @@ def test_a_prediction_knows_which_sources_let_data_stay_and_which_bounds_are_fin
         disjoint = source in ("Mask", "MultiMask")
         assert stays == (disjoint and prediction != "Plain")
         assert settles == (stays or prediction == "Evidence")
+
+
+@pytest.mark.parametrize("source", examples(VOCAB), ids=name)
+@each_prediction
+def test_the_evidence_of_xt_is_computed_on_its_device_without_a_copy_from_the_cpu(source, prediction):
+    """The host would wait for a GPU in every step of a sampler."""
+    xt = torch.zeros(3, 4, dtype=torch.int64, device="meta")
+    rest = torch.zeros(3, 1, device="meta")
+    prediction.shift(xt, rest, source)  # copies p0 once
+    with copies_from_the_cpu() as copies:
+        prediction.shift(xt, rest, source)
+        prediction.shift(xt[0], rest[0], source.of_rows(torch.zeros(4, dtype=torch.int64, device="meta")))
+    assert copies == []

@@ -13,8 +13,8 @@ from torch import nn
 
 import hopflow as hf
 from hopflow.bounds.estimate import Estimate
+from hopflow.cli.build_sampler import PASSED, sampling_options
 from hopflow.cli.command_settings import InfillSettings
-from hopflow.cli.sampling_options import PASSED, sampling_options
 from hopflow.couplings import Independent
 from hopflow.data.tokenizers import Bytes
 from hopflow.evaluation.judge import CausalJudge

@@ -123,7 +123,7 @@ def test_entropy_is_that_of_the_probabilities_in_nats(source):
     assert source.entropy == pytest.approx(-float((p0 * p0.clamp(min=1e-30).log()).sum()), abs=1e-12)
 
 
-def test_entropies_known_by_heart():
+def test_entropies_of_masks_and_uniform_noise_are_logarithms_of_their_tokens():
     assert Mask(VOCAB).entropy == 0
     assert MultiMask(VOCAB).entropy == pytest.approx(math.log(2))
     assert Uniform(VOCAB).entropy == pytest.approx(math.log(3))

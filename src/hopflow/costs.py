@@ -178,8 +178,8 @@ class SquaredEmbedding(_InEmbeddingSpace):
         self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
     ) -> Float[Tensor, "*shape"]:
         e = _table(embedding)
-        wide = torch.promote_types(e.dtype, torch.float32)
-        return (e[a].to(wide) - e[b].to(wide)).square().sum(-1)
+        dtype = torch.promote_types(e.dtype, torch.float32)
+        return (e[a].to(dtype) - e[b].to(dtype)).square().sum(-1)
 
     def cost_matrix(
         self,
@@ -241,8 +241,11 @@ class TokenMatrix(Cost):
 
     def __post_init__(self) -> None:
         size = len(self.rows)
-        if any(len(row) != size for row in self.rows) or any(self.rows[a][a] != 0 for a in range(size)):
-            raise ValueError("rows must be a square table with zeros on its diagonal, because s(a, a) = 0.")
+        if lengths := {len(row) for row in self.rows} - {size}:
+            raise ValueError(f"rows must be a square table, got {size} rows, one of them with {min(lengths)} numbers.")
+        for a in range(size):
+            if self.rows[a][a] != 0:
+                raise ValueError(f"rows[{a}][{a}] must be 0, because s(a, a) = 0, got {self.rows[a][a]}.")
 
     def dissimilarity(
         self, a: Int[Tensor, "*shape"], b: Int[Tensor, "*shape"], embedding: Float[Tensor, "V D"] | None = None
@@ -292,7 +295,7 @@ class OneStepLikelihood(SequenceCost):
 
     def _logits(self, x0: Int[Tensor, "n L"], network: Network | None) -> Iterator[Float[Tensor, "b L Vd"]]:
         if network is None:
-            raise ValueError("OneStepLikelihood needs the network: call pair(x0, x1, generator, network=model).")
+            raise ValueError("OneStepLikelihood needs the network: pass network=model.")
         caller = NetworkCaller(network)
         for rows in x0.split(self.batch):
             logits = caller.logits(rows, torch.zeros(len(rows), device=rows.device))
@@ -324,9 +327,7 @@ def _some_positions(x: Int[Tensor, "n L"]) -> None:
 
 def _table(embedding: Float[Tensor, "V D"] | None) -> Float[Tensor, "V D"]:
     if embedding is None:
-        raise ValueError(
-            "a cost in embedding space needs the embedding table: call pair(x0, x1, generator, embedding=model.table)."
-        )
+        raise ValueError("a cost in embedding space needs the embedding table: pass embedding=model.table.")
     return embedding.detach()
 
 

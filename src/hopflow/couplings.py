@@ -223,9 +223,9 @@ class SinkhornOT(OptimalTransport):
 
     eps is relative to the largest entry of the cost matrix: small values are close to `ExactOT`, large values to
     `Independent`. `draw` is how pairs are drawn from the plan: `Rows()` as in the paper, or `Permutation()`, which uses
-    every row once. The plan is solved in float64 until its marginal error is at most tol. If it does not converge, it
-    warns: source rows are not chosen equally often (`Pairs.marginal_error`, `Pairs.verdict`), while information and
-    bounds remain valid.
+    every row once. The plan is solved in float64 until its marginal error is at most tol. If the solver
+    does not converge, it warns: source rows are then not chosen equally often (`Pairs.marginal_error`,
+    `Pairs.verdict`). The information and the bounds remain valid.
     """
 
     cost: SequenceCost = Hamming()
@@ -237,7 +237,9 @@ class SinkhornOT(OptimalTransport):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.eps > 0 and math.isfinite(self.eps)):
-            raise ValueError(f"eps must be positive and finite, got {self.eps}. For eps = 0 use ExactOT.")
+            raise ValueError(
+                f"eps must be positive and finite, got {self.eps}. For eps = 0 use ExactOT() (coupling=exact)."
+            )
 
     @property
     def facts(self) -> dict[str, str | float]:
@@ -294,8 +296,8 @@ class Rectified(Coupling):
         network: Network | None = None,
     ) -> Match:
         raise ValueError(
-            f"rectified pairs are read from {self.store}, other rows cannot be paired: use the bounds for independent "
-            f"pairs (b0, b1, bn) or br. A coupled bound would need the information of the pairs, which is unknown."
+            f"rectified pairs are read from {self.store}; Rectified cannot pair other rows. Use nll_bound or "
+            "reversal_bound; a coupled bound would need the information of the pairs, which is unknown."
         )
 
 

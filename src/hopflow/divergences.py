@@ -33,20 +33,23 @@ def kernel_divergence(
     s: Float[Tensor, "B #L"],
     spread: bool,
     renoise: Float[Tensor, "B #L"] | None = None,
+    idle: Float[Tensor, "B #L"] | None = None,
 ) -> Float[Tensor, "B L"]:
     """KL(K[δ_x1](·|xt) ‖ K[P](·|xt)), the diagonal included.  theory.md (B_N); `spread`: s is not 0 throughout
 
-    `renoise` is the probability of a draw from the source whatever xt is, (F_R); None: never.
+    `renoise` is the probability of a draw from the source whatever xt is, (F_R); None: never. `idle` is the probability
+    of no event, 1 - r - s - renoise; pass it where it may be 0, because the rounded difference is not.
     """
     sample, source = scores.sample, scores.source
     p0_xt = source.probs(sample.xt, sample.rest.dtype)
     rho, one_minus_rho = still_noise(1 - sample.rest, sample.rest, p0_xt)
     arrived = sample.xt == sample.x1
     other, pt = scores.log_other.exp(), scores.log_pt.exp()
-    elsewhere = s * (1 - p0_xt)
+    fresh = torch.zeros_like(s) if renoise is None else renoise
+    elsewhere, away = s * (1 - p0_xt), fresh * (1 - p0_xt)
     # the probabilities to stay of K[δ_x1] and K[P], as sums of terms ≥ 0, because P(xt) may be tiny
-    away = 0.0 if renoise is None else renoise * (1 - p0_xt)
-    at_least, rest_of_it = (1 - r - elsewhere - away).clamp(min=0), r + elsewhere * rho
+    idle = (1 - r - s - fresh).clamp(min=0) if idle is None else idle
+    at_least, rest_of_it = idle + (s + fresh) * p0_xt, r + elsewhere * rho
     c = torch.where(arrived, 1 - elsewhere * one_minus_rho - away, at_least)
     v = at_least + rest_of_it * pt
     log_v = torch.where(v > 0, v, 1.0).log() + torch.where(v > 0, 0.0, rest_of_it.log() + scores.log_pt)

@@ -29,7 +29,7 @@ def test_an_assignment_uses_every_column_once(cost):
 
 
 @given(SQUARE)
-def test_no_linear_programme_pays_less(cost):
+def test_no_linear_program_has_a_lower_cost_than_an_assignment(cost):
     cost = cost - cost.min()  # POT calls some problems with negative costs infeasible
     mass = np.full(len(cost), 1 / len(cost))
     plan, log = pot.emd(mass, mass, cost, log=True)
@@ -55,7 +55,7 @@ def test_a_hidden_permutation_is_found():
 
 @each_engine
 @pytest.mark.parametrize("value", [3.0, 0.0, -2.0, 1e300, 1e-300])
-def test_one_row_meets_one_row(value, engine):
+def test_an_assignment_of_one_row_is_that_row(value, engine):
     assert assignment(torch.tensor([[value]], dtype=torch.float64), engine).tolist() == [0]
 
 

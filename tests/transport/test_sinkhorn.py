@@ -28,7 +28,7 @@ def paid(plan, cost: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("eps", [0.03, 0.1, 1.0])
-def test_the_plan_is_pots(eps):
+def test_the_sinkhorn_plan_is_pots(eps):
     cost = random_cost()
     mass = torch.full((N,), 1 / N, dtype=torch.float64).numpy()
     expected = pot.sinkhorn(mass, mass, (cost / cost.max()).numpy(), eps, stopThr=1e-12, numItermax=100_000)
@@ -79,7 +79,7 @@ def test_rows_are_laws_and_columns_have_equal_mass_also_for_other_shapes(shape):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("eps", [1e-4, 1e-3, 1e-2, 0.1, 1.0, 30.0, 1e3])
 @pytest.mark.parametrize("kind", ["random", "whole", "constant", "zero", "huge", "tiny", "one far row", "offset"])
-def test_it_is_stable_for_every_eps_and_cost(kind, eps, dtype):
+def test_sinkhorn_is_stable_for_every_eps_and_cost(kind, eps, dtype):
     largest = 1e37 if dtype == torch.float32 else 1e300
     cost = {
         "random": random_cost(),
@@ -111,7 +111,7 @@ def test_from_eps_to_nought_it_tends_to_the_exact_cost_and_for_large_eps_to_the_
     assert costs[-1] == pytest.approx(float(cost.mean()), rel=1e-3)
 
 
-def test_its_potentials_give_the_plan_and_their_value_is_near_its_cost():
+def test_the_sinkhorn_potentials_determine_the_plan_and_their_value_is_near_its_cost():
     cost = random_cost()
     found = sinkhorn(cost, 0.02, tol=1e-9)
     reg = float(found.reg)
@@ -167,7 +167,7 @@ def test_a_plan_that_has_not_converged_says_so_and_its_rows_are_laws_all_the_sam
     torch.testing.assert_close(plan.plan().sum(1), torch.ones(N, dtype=torch.float64))
 
 
-def test_its_information_is_the_divergence_from_a_uniform_choice():
+def test_the_information_of_a_sinkhorn_plan_is_the_divergence_from_a_uniform_choice():
     plan = sinkhorn(random_cost(), 0.02)
     rows = plan.plan()
     by_hand = sum(float(p) * math.log(float(p) * N) for p in rows.flatten()) / N

@@ -73,8 +73,7 @@ def sinkhorn(
             [0.1192, 0.8808]], dtype=torch.float64)
     """
     _check(cost, eps, tol, max_iterations)
-    wide = torch.promote_types(cost.dtype, torch.float32)
-    c = cost.detach().to(wide)
+    c = cost.detach().to(torch.promote_types(cost.dtype, torch.float32))
     unit = _unit(cost, c, scale)
     relative = c / -unit[..., None, None]
     stages = [eps] if potentials is not None else list(_stages(eps))
@@ -215,6 +214,6 @@ def _check(cost: Tensor, eps: float, tol: float, max_iterations: int) -> None:
     if cost.ndim < 2 or 0 in cost.shape[-2:]:
         raise ValueError(f"cost must be a matrix with at least one row and column, got shape {tuple(cost.shape)}.")
     if not (eps > 0 and math.isfinite(eps)):
-        raise ValueError(f"eps must be positive and finite, got {eps}. For eps = 0 use ExactOT.")
+        raise ValueError(f"eps must be positive and finite, got {eps}. For eps = 0 use ExactOT() (coupling=exact).")
     if not tol > 0 or max_iterations < 1:
         raise ValueError(f"tol must be positive and max_iterations ≥ 1, got {tol} and {max_iterations}.")
