@@ -11,6 +11,7 @@ import torch
 
 import hopflow as hf
 from hopflow.data import open_corpus
+from hopflow.data.documents import CHUNK
 
 LONG = "".join(f"line {i} of a text that is one document\n" for i in range(300))
 
@@ -51,6 +52,15 @@ def test_counts_are_those_of_the_training_split(text):
     trained = LONG[: round(0.9 * len(LONG))]
     assert corpus.counts.tolist() == [trained.count(symbol) for symbol in corpus.tokenizer.symbols]
     assert corpus.counts.dtype == torch.int64
+
+
+@pytest.mark.parametrize("border", [CHUNK - 1, CHUNK, CHUNK + 1])
+def test_a_document_that_is_divided_where_a_chunk_ends_loses_no_training_text(tmp_path, border):
+    text = "ab" * CHUNK
+    (tmp_path / "one.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    corpus = hf.data.load(tmp_path / "one.jsonl", length=64, holdout=1 - border / len(text))
+    counts = {name: (part["tokens"], part["documents"]) for name, part in corpus.store.header["splits"].items()}
+    assert counts == {"train": (border, 1), "test": (len(text) - border, 1)}
 
 
 def test_complete_documents_are_held_out(stories):

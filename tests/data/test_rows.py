@@ -189,7 +189,7 @@ def test_texts_have_a_mask_and_a_vocabulary_too():
     np.savez("x.npz", tokens=np.array(["abc", "bca"]), keep=keep)
     assert torch.equal(hf.data.load("x.npz", holdout=0.0).keep(0, 0, 2), corpus.keep(0, 0, 2))
     assert hf.data.rows(["abc", "bca"], vocab=3).vocab_size == 3
-    with pytest.raises(ValueError, match="vocab=9, and there are 3 symbols"):
+    with pytest.raises(ValueError, match="vocab=9, but there are 3 symbols: pass vocab=3"):
         hf.data.rows(["abc", "bca"], vocab=9)
 
 
@@ -207,6 +207,10 @@ BAD = {
     "NaN labels": (lambda: np.savez("x.npz", tokens=GRID, labels=[0.0] * 19 + [np.nan]), "label of row 19 is NaN"),
     "float labels": (lambda: np.savez("x.npz", tokens=GRID, labels=[0.5] * 20), "labels must be integers"),
     "negative labels": (lambda: np.savez("x.npz", tokens=GRID, labels=[-1] * 20), "label of row 0 is -1"),
+    "a label that is too large": (
+        lambda: np.savez("x.npz", tokens=GRID, labels=[0] * 19 + [1 << 20]),
+        "label of row 19 is 1048576; labels are integers from 0 to 1,048,575",
+    ),
     "too few labels": (lambda: np.savez("x.npz", tokens=GRID, labels=[1] * 19), r"shape \(20,\), got \(19,\)"),
     "keep of another shape": (lambda: np.savez("x.npz", tokens=GRID, keep=GRID[1:] > 0), "keep must be True or False"),
     "an empty FASTA": (lambda: write("x.fasta", "\n"), "has no sequence"),
@@ -304,7 +308,7 @@ def test_labels_of_a_table_s_column_are_texts():
 
 def test_the_length_of_rows_is_theirs():
     np.save("x.npy", GRID)
-    with pytest.raises(ValueError, match="have 3 tokens, and length is 5: leave length out"):
+    with pytest.raises(ValueError, match="have 3 tokens, but length is 5: leave length out"):
         hf.data.load("x.npy", length=5)
     assert hf.data.load("x.npy", length=3).length == 3
 

@@ -90,7 +90,7 @@ def test_an_average_of_the_table_changes_the_pairs_only_where_the_cost_reads_it(
 
 
 @pytest.mark.parametrize("key", FAMILIES)
-def test_every_part_has_a_name(key):
+def test_every_component_has_a_name_in_lower_case(key):
     for name, kind in members(FAMILIES[key]).items():
         assert name == name.lower()
         assert isinstance(kind, type)

@@ -108,7 +108,7 @@ def test_a_run_of_format_1_is_not_resumed_with_another_value_of_a_key_it_has_or_
     assert "contains another run" in result.err
     key, value = changed.split("=")
     assert f"{key}: " in result.err
-    assert f"{value} now" in result.err
+    assert f"{value} in this command" in result.err
     assert checkpoint.steps(Path(run) / "checkpoints") == [4]
 
 

@@ -1,5 +1,6 @@
 """Networks on the hub, against a server on loopback that speaks its endpoints."""
 
+import errno
 import json
 import pickle
 import socket
@@ -364,6 +365,13 @@ def test_a_message_of_the_transport_shows_no_token_and_no_signature(text):
     with pytest.raises(OSError, match="could not be transferred: ") as error, hub_errors(NAME):
         raise RuntimeError(text)
     assert "secret" not in str(error.value)
+
+
+def test_an_error_of_the_disk_is_not_taken_for_one_of_the_transport():
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space left") as error, hub_errors(NAME):
+        raise full
+    assert error.value is full
 
 
 def test_commands_take_a_network_of_the_hub_and_show_its_commit(published, monkeypatch, capsys):

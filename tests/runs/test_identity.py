@@ -96,5 +96,5 @@ def test_a_run_that_is_older_than_a_setting_is_resumed_with_its_default_and_the_
 def test_a_run_that_is_older_than_a_setting_is_not_resumed_with_another_value(tmp_path):
     with RunFolder(tmp_path) as folder:
         folder.settle({"lr": 0.1}, {}, set())
-    with pytest.raises(ValueError, match=r"clip: 1.0 there, 2.0 now"):
+    with pytest.raises(ValueError, match=r"clip: 1.0 in the folder, 2.0 in this command"):
         settle(tmp_path, {"lr": 0.1, "clip": 2.0})

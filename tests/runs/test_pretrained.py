@@ -467,6 +467,9 @@ def test_a_config_that_names_weights_outside_of_its_folder_is_refused(tmp_path):
 def test_loading_without_a_folder_config_or_weights_raises_file_not_found(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
         from_pretrained(tmp_path / "nowhere")
+    (tmp_path / "text.txt").write_text("the fox")
+    with pytest.raises(FileNotFoundError, match="it is a file, not a folder"):
+        from_pretrained(tmp_path / "text.txt")
     with pytest.raises(FileNotFoundError, match=r"it has no config\.json"):
         from_pretrained(tmp_path)
     save_pretrained(tmp_path, transformer())

@@ -167,7 +167,7 @@ def test_other_pairs_in_the_folder_are_refused_and_kept(tmp_path, change, key):
     assert content(tmp_path / "s") == before
 
 
-def test_another_network_is_refused(tmp_path):
+def test_a_pair_store_refuses_pairs_of_another_network(tmp_path):
     model = hf.Transformer(FLOW.vocab, size="tiny")
     draw(tmp_path / "s", 4, network=model)
     with torch.no_grad():

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from hopflow.runs.identity import recipe_hash
-from hopflow.runs.run_folder import RunFolder, next_free, read_recipe
+from hopflow.runs.run_folder import FIGURES, RunFolder, next_free, read_recipe
+from hopflow.system import atomic
 
 
 def settle(path, identity, may_change=frozenset()):
@@ -25,12 +26,24 @@ def test_the_same_run_may_be_resumed(tmp_path):
 
 def test_another_run_is_refused_with_the_keys_that_differ(tmp_path):
     settle(tmp_path, {"lr": 1e-3, "batch": 8, "flow.source.kind": "Mask"})
-    with pytest.raises(ValueError, match=r"lr: 0.001 there, 0.002 now"):
+    with pytest.raises(ValueError, match=r"lr: 0.001 in the folder, 0.002 in this command"):
         settle(tmp_path, {"lr": 2e-3, "batch": 8, "flow.source.kind": "Mask"})
-    with pytest.raises(ValueError, match=r"flow.source.kind: Mask there, Uniform now"):
+    with pytest.raises(ValueError, match=r"flow.source.kind: Mask in the folder, Uniform in this command"):
         settle(tmp_path, {"lr": 1e-3, "batch": 8, "flow.source.kind": "Uniform"})
-    with pytest.raises(ValueError, match="batch: 8 there, nothing now"):
+    with pytest.raises(ValueError, match="batch: 8 in the folder, nothing in this command"):
         settle(tmp_path, {"lr": 1e-3, "flow.source.kind": "Mask"})
+
+
+@pytest.mark.parametrize("key", ["labels", "predict_x0"])
+def test_a_setting_that_changes_the_network_is_named_rather_than_the_hash_of_its_weights(tmp_path, key):
+    with RunFolder(tmp_path) as folder:
+        folder.settle({"lr": 1, "model.weights": "ab"}, {"lr": 1, key: None}, set())
+    with RunFolder(tmp_path) as folder, pytest.raises(ValueError) as refused:
+        folder.settle({"lr": 1, "model.weights": "cd"}, {"lr": 1, key: False}, set())
+    assert f"{key}: auto in the folder, False in this command" in str(refused.value)
+    assert "model.weights" not in str(refused.value)
+    with RunFolder(tmp_path) as folder:  # it may change if the network stays the same
+        folder.settle({"lr": 1, "model.weights": "ab"}, {"lr": 1, key: False}, set())
 
 
 def test_a_setting_that_may_change_is_accepted_and_written_when_the_run_continues(tmp_path):
@@ -127,3 +140,16 @@ def test_the_lock_of_a_killed_process_is_released(tmp_path):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     RunFolder(tmp_path).close()
+
+
+def test_temporary_files_of_a_killed_writer_are_removed_also_among_the_pictures_of_a_report(tmp_path):
+    settle(tmp_path / "run", {"steps": 10})
+    left = [
+        tmp_path / "run" / f".recipe.json.x{atomic.SUFFIX}",
+        tmp_path / "run" / FIGURES / f".loss.svg.x{atomic.SUFFIX}",
+    ]
+    for file in left:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    with RunFolder(tmp_path / "run"):
+        assert not any(file.exists() for file in left)

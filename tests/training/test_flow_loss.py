@@ -63,7 +63,7 @@ def test_one_generator_makes_one_batch():
     assert not torch.equal(first.t, other.t)
 
 
-def test_its_parameters_are_those_of_the_network():
+def test_the_parameters_of_a_flow_loss_are_those_of_the_network():
     loss = loss_of(hf.Flow(hf.Mask(VOCAB)))
     loss(loss.draw(X1)).mean().backward()
     assert {id(p) for p in loss.parameters()} == {id(p) for p in loss.model.parameters()}

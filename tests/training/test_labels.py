@@ -88,7 +88,7 @@ def test_data_with_labels_trains_a_network_without(corpus):
     ("labels", "given", "coupling", "message"),
     [
         (4, None, None, "the network has 4 labels, and the data has none"),
-        (2, "own", None, r"the data has 4 labels, and the network 2: build it with labels=4"),
+        (2, "own", None, r"the data has 4 labels, but the network has 2: build it with labels=4"),
         (4, "own", hf.ExactOT(hf.OneStepLikelihood()), "reads the network"),
     ],
 )

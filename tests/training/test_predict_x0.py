@@ -41,6 +41,21 @@ def test_an_x0_head_changes_no_bit_of_the_losses_and_the_other_weights(tmp_path,
         assert not torch.equal(value, untrained[name]) or name == "unigram", name
 
 
+def test_the_gradient_of_the_x0_head_is_clipped_in_an_order_that_every_process_repeats(tmp_path, monkeypatch):
+    """A set would be ordered by memory addresses: the last bits of the norm, and of the weights, would change."""
+    clip, clipped = torch.nn.utils.clip_grad_norm_, []
+
+    def noted(parameters, limit):
+        clipped.append([id(parameter) for parameter in parameters])
+        return clip(parameters, limit)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", noted)
+    _, model = trained(tmp_path / "run", hf.BagOfWords, hf.Independent(), predict_x0=True)
+    own = [id(parameter) for parameter in model.x0_head.parameters()]
+    others = [id(parameter) for parameter in model.parameters() if id(parameter) not in own]
+    assert clipped[-2:] == [others, own]
+
+
 def test_a_checkpoint_contains_the_x0_head_and_the_token_frequencies(tmp_path):
     _, model = trained(tmp_path / "run", hf.BagOfWords, hf.Independent(), predict_x0=True)
     found = from_pretrained(tmp_path / "run").model

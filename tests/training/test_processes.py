@@ -15,6 +15,10 @@ from commands import SMALL, Command, losses, rows, until_step
 from safetensors.torch import load_file, save_file
 
 from hopflow.runs import checkpoint
+from hopflow.runs.pair_store import PairStore
+from hopflow.runs.pretrained import from_pretrained
+from hopflow.runs.rectify import rectify
+from hopflow.runs.run_folder import read_recipe
 from hopflow.training import distributed, loop
 from hopflow.training.trainer import Trainer
 
@@ -56,13 +60,15 @@ def meeting_place(world: int) -> dict[str, str]:
     return {**place, "WORLD_SIZE": str(world)}
 
 
-def start(fox: str, out: Path, world: int, *keys: str, inputs: Path | None = None) -> list[Command]:
+def start(
+    fox: str, out: Path, world: int, *keys: str, inputs: Path | None = None, before: Callable[[], None] | None = None
+) -> list[Command]:
     meeting = meeting_place(world)
     return [
         Command(
             *("train", fox, *KEYS, *keys, f"out={out}"),
             log=out.with_name(f"{out.name}-{rank}.log"),
-            before=note_inputs(inputs) if inputs else None,
+            before=note_inputs(inputs) if inputs else before,
             env={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(world)
@@ -100,6 +106,35 @@ def test_the_first_process_logs_for_all_and_the_others_report_that_they_run(fox,
     ]
     told = [line for line in second.said.splitlines() if "Gloo" not in line]  # its own word on connections
     assert [line.partition("  ")[0] for line in told] == [f"rank 1: step {n}/3" for n in (1, 2, 3)]
+
+
+def test_processes_use_the_pairs_that_all_have_found_in_a_store_that_grows(fox, tmp_path):
+    noise = ("source=uniform", "tokens=char", "steps=6")
+    homes = {name: tmp_path / f"{name} inputs" for name in ("alone", "both")}
+    for home in homes.values():
+        home.mkdir()
+    (first,) = start(fox, tmp_path / "first", 1, *noise, "coupling=independent")
+    assert first.wait() == 0, first.said
+    trained = from_pretrained(tmp_path / "first")
+    keys = {"length": 16, "steps": 2, "chunk": 6, "tokenizer": trained.tokenizer.sha256}
+    rectify(trained.model, trained.flow, out=tmp_path / "pairs", n=6, **keys)
+    pairs = f"coupling=rectified:{tmp_path / 'pairs'}"
+    (alone,) = start(fox, tmp_path / "alone", 1, *noise, pairs, inputs=homes["alone"])
+    assert alone.wait() == 0, alone.said
+    rectify(trained.model, trained.flow, out=tmp_path / "pairs", n=12, **keys)
+
+    def patch() -> None:
+        note_inputs(homes["both"])()
+        if os.environ["RANK"] == "1":  # it has opened the store before the second file was there
+            opened = PairStore.open
+            PairStore.open = lambda folder: opened(folder).first(1)
+
+    both = start(fox, tmp_path / "both", 2, *noise, pairs, before=patch)
+    assert [command.wait() for command in both] == [0, 0], both[0].said + both[1].said
+    for step in range(6):
+        one, other = given(homes["alone"], step), given(homes["both"], step)
+        assert [name for name in one if not torch.equal(one[name], other[name])] == [], step
+    assert read_recipe(tmp_path / "both")["identity"] == read_recipe(tmp_path / "alone")["identity"]
 
 
 def lose(fox: str, out: Path, victim: int, after: int, world: int = 2) -> None:

@@ -228,12 +228,16 @@ class Corpus:
             raise ValueError(f"start and count must not be negative, got start={start}, count={count}")
         if self.rows == 0:
             raise ValueError("there is no text to train on: everything is held out")
-        positions = np.arange(start, start + count, dtype=np.int64)
-        epochs, index = positions // self.rows, positions % self.rows
-        visited = np.empty_like(index)
-        for epoch in np.unique(epochs):
-            visited[epochs == epoch] = shuffled(index[epochs == epoch], self.rows, seed, int(epoch))
-        return visited
+        return visited(start, count, self.rows, seed)
+
+
+def visited(start: int, count: int, size: int, seed: int) -> NDArray[np.int64]:
+    """The indices at positions start … start+count-1 of an endless sequence; each epoch shuffles 0 … size-1 anew."""
+    epochs, index = np.divmod(np.arange(start, start + count, dtype=np.int64), size)
+    found = np.empty_like(index)
+    for epoch in np.unique(epochs):
+        found[epochs == epoch] = shuffled(index[epochs == epoch], size, seed, int(epoch))
+    return found
 
 
 def shuffled(index: NDArray[np.int64], size: int, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -274,7 +278,7 @@ def _feistel(x: NDArray[np.uint64], bits: int, keys: list[np.uint64]) -> NDArray
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A 64-bit finaliser (multiply and shift); uint64 arithmetic wraps around, as it should."""
+    """A 64-bit finalizer (multiply and shift); uint64 arithmetic wraps around, as it should."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

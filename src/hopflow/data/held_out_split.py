@@ -12,6 +12,7 @@ from .text_files import TextFiles
 from .tokenizers import code_points
 
 UNICODE = 0x110000
+BLOCK = 1 << 12  # documents that are marked at once
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class TextStatistics:
 
 
 def scan(source: TextFiles, progress: Progress) -> TextStatistics:
+    """Read a text once, to count its documents and to find its characters."""
     statistics, seen = ReadStatistics(), np.zeros(UNICODE, bool)
     documents = []
     for files in (source.training, source.held_out):
@@ -57,7 +59,7 @@ def _last_part(chunks: Iterator[DocumentChunk], border: int) -> Iterator[Documen
     for chunk in chunks:
         first, rest = chunk.text[: max(border - position, 0)], chunk.text[max(border - position, 0) :]
         if first:
-            yield DocumentChunk(first, chunk.last or bool(rest))
+            yield DocumentChunk(first, chunk.last or position + len(chunk.text) >= border)
         if rest:
             yield DocumentChunk(rest, chunk.last, held=True)
         position += len(chunk.text)
@@ -76,8 +78,8 @@ def _by_document(chunks: Iterator[DocumentChunk], documents: int, holdout: float
         yield chunk._replace(held=held)
 
 
-def _marks(documents: int, count: int, seed: int, block: int = 1 << 12) -> Iterator[bool]:
+def _marks(documents: int, count: int, seed: int) -> Iterator[bool]:
     """For each document whether it is among the `count` that the seed chooses, without a list of all documents."""
-    for start in range(0, documents, block):
-        index = np.arange(start, min(start + block, documents))
+    for start in range(0, documents, BLOCK):
+        index = np.arange(start, min(start + BLOCK, documents))
         yield from (shuffled(index, documents, seed, 0) < count).tolist()

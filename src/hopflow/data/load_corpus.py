@@ -54,6 +54,8 @@ def load(
     """
     if not isinstance(source, str | os.PathLike):
         raise ValueError(f"source must be the name of a file, folder or corpus, got {type(source).__name__}.")
+    if source == "":
+        raise ValueError("source is empty: pass the name of a file, folder or corpus.")
     _check(length, holdout)
     if is_row_file(source):
         chosen: dict[str, Any] = {"holdout": holdout, "seed": seed, "cache": cache, "progress": progress}

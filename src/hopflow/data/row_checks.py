@@ -127,5 +127,8 @@ def check_labels(labels: Any, rows: int, name: str) -> tuple[NDArray[np.int64] |
         raise ValueError(f"{name}: labels must be integers from 0 or texts, got {array.dtype}")
     if int(array.min()) < 0 or int(array.max()) >= MOST_LABELS:
         wrong = int(np.flatnonzero((array < 0) | (array >= MOST_LABELS))[0])
-        raise ValueError(f"{name}: the label of row {wrong} is {int(array[wrong])}; labels are integers from 0")
+        raise ValueError(
+            f"{name}: the label of row {wrong} is {int(array[wrong])}; "
+            f"labels are integers from 0 to {MOST_LABELS - 1:,}"
+        )
     return array.astype(np.int64), tuple(str(i) for i in range(int(array.max()) + 1))

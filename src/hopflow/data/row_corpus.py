@@ -155,7 +155,7 @@ def _encode(
         found, known = replace(found, sequences=ids), tokenizer.size  # its end-of-text token may have any id
     data = None if tokenizer is None else tokenizer.size - (tokenizer.end is not None)
     if data is not None and vocab is not None and vocab != data:
-        raise ValueError(f"vocab={vocab}, and there are {data} symbols: they must agree")
+        raise ValueError(f"vocab={vocab}, but there are {data} symbols: pass vocab={data}, or leave vocab out")
     checked = check_rows(found, name, known or data or vocab)
     tokenizer = tokenizer or Numbers(checked.vocab)
     return checked, tokenizer.with_end() if checked.ragged else tokenizer
@@ -208,8 +208,8 @@ def _splits(checked: CheckedRows, preparation: Preparation) -> Iterator[str]:
 def _corpus(store: Store, length: int | None, name: str) -> Corpus:
     longest = int(store.header["longest"])
     if length is not None and length != longest and (length < longest or store.tokenizer.end is None):
-        end = ", their end included" if store.tokenizer.end is not None else ""
-        raise ValueError(f"the rows of {name} have {longest} tokens{end}, and length is {length}: leave length out")
+        end = " including the end-of-row token" if store.tokenizer.end is not None else ""
+        raise ValueError(f"the rows of {name} have {longest} tokens{end}, but length is {length}: leave length out")
     return corpus_of(store, StoredRows, length or longest, pack=False)
 
 

@@ -3,6 +3,7 @@
 They have no `option`: `hf.data.rows` makes them, `tokens=` does not name them.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ END_OF_ROW = "<|end|>"
 
 
 class _Spelled(Tokenizer):
-    """Tokens that are spelled out, with `separator` between them. A subclass has `spell` and `read_one`."""
+    """Tokens that are spelled out, with `separator` between them."""
 
     ends: bool
     count_data: int
@@ -42,11 +43,13 @@ class _Spelled(Tokenizer):
         for part in text.split():
             yield from [part] if self.separator else part
 
+    @abstractmethod
     def _id(self, word: str) -> int:
-        raise NotImplementedError
+        """The token of a word."""
 
+    @abstractmethod
     def _spell(self, token: int) -> str:
-        raise NotImplementedError
+        """The word of a token; the inverse of `_id`."""
 
 
 @dataclass(frozen=True)

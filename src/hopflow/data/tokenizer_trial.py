@@ -46,6 +46,7 @@ def survives(definition: str) -> str:
 
 
 def main() -> None:
+    """Test the definition in a file, with limited memory; the further arguments are the folders to import from."""
     file, *folders = sys.argv[1:]
     sys.path[:] = folders
     try:

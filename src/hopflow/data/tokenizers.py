@@ -86,6 +86,8 @@ class Tokenizer(ABC):
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
+        if not isinstance(text, str):
+            raise ValueError(f"text must be a str, got {type(text).__name__}. For several texts use encode_all.")
         return self.encode_all([text])[0].tolist()
 
     def count(self, text: str) -> int:
@@ -117,6 +119,11 @@ class Tokenizer(ABC):
             raise ValueError(f"a field of the stored tokenizer is missing or has the wrong type: {error}") from None
 
     def _check(self, ids: Sequence[int]) -> None:
+        first: Any = next(iter(ids), 0) if hasattr(ids, "__iter__") else None
+        if first is None or (hasattr(first, "__len__") and getattr(first, "ndim", 1) > 0):  # no ids, or rows of ids
+            raise ValueError(
+                "ids must be the token ids of one text. For several texts: [tokenizer.decode(row) for row in tokens]."
+            )
         for i in ids:
             if not 0 <= i < self.size:
                 raise ValueError(

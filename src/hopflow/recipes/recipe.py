@@ -43,7 +43,7 @@ class Recipe(Settings):
     recompute: bool = runs(False, "recompute activations in the backward pass (checkpointing): less memory, slower")
     source: str = learns(
         "multimask",
-        "noise that sampling starts from (x0); mixed:SHARE has this share of uniform data tokens among masks",
+        "noise that sampling starts from (x0); mixed:P is a uniform data token with probability P, otherwise a mask",
     )
     masks: int | None = learns(None, "only for source=multimask or mixed: number of mask tokens")
     schedule: str = learns("linear", "schedule k(t) from source to data; polynomial:N has exponent N")
@@ -75,7 +75,7 @@ class Recipe(Settings):
         "train a second head that predicts x0: a tighter bound br for coupled flows; "
         "auto: with a coupling, except from masks",
     )
-    labels: bool | None = runs(None, "learn a distribution for each label of the data; auto: if rows have labels")
+    labels: bool | None = runs(None, "condition the network on the labels of the data; auto: if rows have labels")
     init: str | None = learns(None, "folder of a run with the initial weights")
     out: str | None = runs(None, "folder of the run")
 

@@ -29,7 +29,8 @@ def read(folder: Path) -> dict[str, Any]:
     """The config of a folder, verified by its own sha256."""
     file = folder / CONFIG
     if not file.is_file():
-        what = "it has no config.json" if folder.is_dir() else "there is no such folder"
+        other = "it is a file, not a folder" if folder.exists() else "there is no such folder"
+        what = "it has no config.json" if folder.is_dir() else other
         raise FileNotFoundError(errno.ENOENT, f"not a saved network: {what}", str(folder))
     try:
         config = bounded_json.loads(regular_file.read(file, LARGEST_CONFIG).decode(), parse_constant=_no_number)

@@ -27,7 +27,7 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if name.partition(":")[0] not in KINDS:
         raise ValueError(
-            f"device must be auto or one of {', '.join(KINDS)}, got {name}. device=auto uses the best available one"
+            f"device must be auto or one of {', '.join(KINDS)}, got {name!r}. device=auto uses the best available one"
         )
     try:
         device = torch.device(name)

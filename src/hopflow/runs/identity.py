@@ -14,6 +14,10 @@ from .storage import arguments, defaults, value_to_plain
 
 LONGEST_LIST = 16
 """Entries; a longer list is replaced by its hash."""
+WEIGHTS = "model.weights"
+"""The key with the hash of the names and shapes of a network's weights."""
+HEADS = ("labels", "predict_x0")
+"""Settings of a recipe that are not part of the identity, but decide which weights a network has."""
 
 
 def flatten(prefix: str, value: Any) -> dict[str, Any]:
@@ -59,11 +63,32 @@ def _argument_defaults(prefix: str, component: object, saved: Mapping[str, Any])
     return missing
 
 
-def differences(saved: Mapping[str, Any], asked: Mapping[str, Any], may_change: set[str]) -> list[str]:
-    """One line for each key that differs; keys that users type, if there are any, hide those that follow from them."""
+def differences(
+    saved: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    may_change: set[str],
+    network: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+) -> list[str]:
+    """One line for each key that differs; keys that users type, if there are any, hide those that follow from them.
+
+    `network` are the `network_settings` of both, which are named if the weights have other shapes.
+    """
     keys = [key for key in {**saved, **asked} if saved.get(key) != asked.get(key) and key not in may_change]
+    if WEIGHTS in keys:
+        saved, asked = {**saved, **network[0]}, {**asked, **network[1]}
+        keys += network[0].keys()
     keys = [key for key in keys if "." not in key] or keys  # not flow.source.kind where source differs
-    return [f"{key}: {_short(saved.get(key))} there, {_short(asked.get(key))} now" for key in sorted(keys)]
+    return [
+        f"{key}: {_short(saved.get(key))} in the folder, {_short(asked.get(key))} in this command"
+        for key in sorted(keys)
+    ]
+
+
+def network_settings(saved: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those settings of two recipes that differ and add weights to a network; auto for one that is not set."""
+    keys = [key for key in HEADS if saved.get(key) != asked.get(key)]
+    first, second = ({key: "auto" if one.get(key) is None else one[key] for key in keys} for one in (saved, asked))
+    return first, second
 
 
 def _short(value: Any) -> str:

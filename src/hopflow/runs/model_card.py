@@ -118,7 +118,7 @@ def _start(row: Row) -> list[str]:
 
 
 def _kind(row: Row) -> str:
-    return "exact" if row.get("exact") else "a bound" if row["is_bound"] else "no bound"
+    return "exact" if row.get("exact") else "a bound" if row["is_bound"] else "not a bound"
 
 
 def _training(config: Mapping[str, Any]) -> list[str]:

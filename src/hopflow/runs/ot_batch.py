@@ -160,7 +160,7 @@ class CostedProblem:
 
     draw: OTDraw
     x0: Int[Tensor, "n L"]
-    split: CostMatrix
+    costs: CostMatrix
     group: Int[Tensor, " n"] | None = None
 
     def solve(self, flow: Flow) -> Solution:
@@ -168,7 +168,7 @@ class CostedProblem:
         assert isinstance(flow.coupling, OptimalTransport)
         started = time.perf_counter()
         with one_thread():
-            found = flow.coupling.solve_by_group(self.split, self.draw.coupling(), self.group)
+            found = flow.coupling.solve_by_group(self.costs, self.draw.coupling(), self.group)
         return Solution(self.x0[found.order], replace(found.numbers, seconds=time.perf_counter() - started))
 
 

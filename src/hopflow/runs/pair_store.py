@@ -11,11 +11,10 @@ store grows by further files.
 import errno
 import hashlib
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..bounds.estimate import mean_and_error
 from ..flow import Flow
 from ..system import atomic, bounded_json, regular_file
 from ..vocab import Vocab
@@ -57,14 +57,18 @@ class PairStore:
         """Open a store and verify the sha256 of every file; chunks after the first missing one are not used."""
         folder = Path(folder)
         header = read_header(folder)
-        digest = hashlib.sha256()
         chunks: list[NDArray[Any]] = []
         while (file := chunk_file(folder, len(chunks))).exists():
             chunks.append(_verified(file, header))
-            digest.update(chunks[-1].data)
         if not chunks:
             raise DamagedPairs(f"{folder} has no pairs yet: the same `hopflow rectify` command draws them")
-        return cls(folder, header, tuple(chunks), digest.hexdigest())
+        return cls(folder, header, tuple(chunks), _sha256(chunks))
+
+    def first(self, chunks: int) -> "PairStore":
+        """The store as it was when it had this number of chunks."""
+        if chunks == len(self.chunks):
+            return self
+        return replace(self, chunks=self.chunks[:chunks], sha256=_sha256(self.chunks[:chunks]))
 
     def __len__(self) -> int:
         return len(self.chunks) * int(self.header["chunk"])
@@ -95,8 +99,7 @@ class PairStore:
 
     def hops(self) -> tuple[float, float]:
         """The mean Hamming distance of the pairs and its standard error: the hops of a perfect network at η = 0."""
-        found = self.distances()
-        return float(found.mean()), float(found.std()) / math.sqrt(len(found)) if len(found) > 1 else math.nan
+        return mean_and_error(self.distances())
 
     def check(self, flow: Flow, length: int, tokenizer: str | None) -> None:
         """Raise a ValueError unless the pairs are of this flow's source, of this length and of this tokenizer."""
@@ -152,6 +155,7 @@ class PairStore:
 
 
 def chunk_file(folder: Path, number: int) -> Path:
+    """The file of a chunk of pairs."""
     return folder / f"pairs-{number:06d}.bin"
 
 
@@ -253,6 +257,13 @@ def claimed(folder: Path, number: int) -> Iterator[bool]:
             file.unlink(missing_ok=True)
     finally:
         os.close(handle)
+
+
+def _sha256(chunks: Sequence[NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for rows in chunks:
+        digest.update(rows.data)
+    return digest.hexdigest()
 
 
 def _verified(file: Path, header: Mapping[str, Any]) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..bounds.estimate import mean_and_error
 from ..couplings import Rectified
 from ..flow import Flow
 from .pair_store import PairStore
@@ -71,5 +72,4 @@ class RectifiedPairs:
 
 def independent_hops(flow: Flow, x1: Int[Tensor, "m L"]) -> tuple[float, float]:
     """E d_H(x0, x1) = Σ_i (1 - p0(x1^i)) for noise that is independent of these rows, with its standard error."""
-    each = (1 - flow.source.probs(x1).double()).sum(1)
-    return float(each.mean()), float(each.std()) / len(each) ** 0.5 if len(each) > 1 else float("nan")
+    return mean_and_error((1 - flow.source.probs(x1).double()).sum(1))

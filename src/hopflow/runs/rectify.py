@@ -21,7 +21,7 @@ from .storage import to_plain
 CHUNK = 1024
 """Pairs per file, which are drawn together."""
 WAIT = 0.5
-"""Seconds between two looks at chunks that other processes draw."""
+"""Seconds between two checks for chunks that other processes draw."""
 KEPT = ("eta", "temperature", "top_k", "top_p", "min_p", "guidance")
 """Options that change the pairs, and are part of the header."""
 
@@ -44,10 +44,10 @@ def rectify(
 ) -> PairStore:
     """Draw n pairs (x0, x1) of this flow into the folder `out`; x1 is what the sampler makes of the noise x0.
 
-    n is rounded up to full chunks of 1,024 pairs (or n, if that is less). The same call continues a store, with a
-    larger n it appends to it, and several processes may call it at once: each draws chunks that are missing. With
-    `labels`, the number of labels, pair i is drawn for label i % labels, so that all are equally frequent; by default
-    it is that of the network.
+    n is rounded up to full chunks of 1,024 pairs (or n, if that is less). The same call continues an interrupted
+    store. With a larger n it appends pairs. Several processes may call it at once: each draws chunks that are missing.
+    With `labels`, the number of labels, pair i is drawn for label i % labels, so that all are equally frequent; by
+    default it is that of the network.
     `label_names` are their names: training refuses pairs whose labels have other names than those of its data.
     `tokenizer` is its sha256, and `about` are facts that are stored with the pairs. Sampling options are those of
     `generate`.

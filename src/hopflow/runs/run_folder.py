@@ -4,6 +4,7 @@ recipe.json              the settings and the identity of the run, with its hash
 checkpoints/step-N/      the newest checkpoints; each can be loaded by `from_pretrained`
 metrics.jsonl .csv       one row per logged step
 samples.jsonl            sequences sampled during training
+report/                  pictures of a report on the run
 """
 
 import errno
@@ -19,11 +20,11 @@ from typing import Any, NoReturn
 from .. import __version__
 from ..system import atomic, bounded_json, regular_file
 from . import checkpoint
-from .identity import differences, recipe_hash
+from .identity import differences, network_settings, recipe_hash
 
 RECIPE, VERSION = "recipe.json", 1
 PARTS = {"identity": dict, "recipe": dict, "recipe_hash": str}
-CHECKPOINTS, LOCK = "checkpoints", ".lock"
+CHECKPOINTS, FIGURES, LOCK = "checkpoints", "report", ".lock"
 LARGEST_RECIPE = 1 << 28
 """Bytes; a custom tokenizer may be part of it."""
 
@@ -49,7 +50,8 @@ class RunFolder:
         self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY) if hasattr(os, "O_DIRECTORY") else None
         if self._lock is not None:
             checkpoint.clean(self.checkpoints)
-            atomic.remove_leftovers(path)
+            for folder in (path, path / FIGURES):
+                atomic.remove_leftovers(folder)
 
     def follow(self) -> None:
         """Update the path after the folder was renamed; make another folder if it was deleted."""
@@ -92,10 +94,11 @@ class RunFolder:
         if not is_run(self.path):
             self.write(identity, recipe)
             return dict(identity)
-        saved = read_recipe(self.path)["identity"]
-        if lines := differences(complete(saved), identity, may_change):
+        content = read_recipe(self.path)
+        saved = content["identity"]
+        if lines := differences(complete(saved), identity, may_change, network_settings(content["recipe"], recipe)):
             shown = lines[:3] + ([f"and {len(lines) - 3} more"] if len(lines) > 3 else [])
-            way_out = "use --fresh (fresh=True) for a new folder, or another out=FOLDER"
+            way_out = "for a new folder use --fresh (in Python: hf.train(…, fresh=True)), or another out=FOLDER"
             raise ValueError("\n".join([f"{self.path} contains another run:", *shown, way_out]))
         return {key: value for key, value in identity.items() if key in saved}
 

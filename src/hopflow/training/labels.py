@@ -1,6 +1,6 @@
 """Labels of the rows of a corpus, for training a network with labels."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -11,13 +11,6 @@ from ..network.network import NO_LABEL, label_count
 from ..runs.ot_batch import Share
 from ..runs.rng import stream
 from .settings import Settings
-
-
-@runtime_checkable
-class HasLabels(Protocol):
-    """What stored pairs answer about their labels."""
-
-    def labels(self, step: int) -> Int[Tensor, " n"]: ...
 
 
 def labels_of(corpus: Any, seed: int, start: int, count: int) -> Int[Tensor, " n"]:
@@ -44,13 +37,13 @@ class RowLabels:
         _check(count, flow, corpus)
         return cls(corpus, settings, share)
 
-    def of_step(self, step: int, stored: HasLabels | None) -> Int[Tensor, " n"]:
-        """The labels of this process's rows of a step; each is left out with the probability `label_dropout`."""
+    def of_step(self, step: int, stored: Int[Tensor, " n"] | None = None) -> Int[Tensor, " n"]:
+        """The labels of this process's rows of a step; each is left out with the probability `label_dropout`.
+
+        `stored` are the labels of these rows if the step has stored pairs.
+        """
         seed, size = self.settings.seed, self.settings.batch
-        if stored is None:
-            labels = self.share.take(labels_of(self.corpus, seed, step * size, size), size)
-        else:
-            labels = stored.labels(step)
+        labels = self.share.take(labels_of(self.corpus, seed, step * size, size), size) if stored is None else stored
         dropped = torch.rand(size, generator=stream(seed, "label dropout", step)) < self.settings.label_dropout
         return torch.where(self.share.take(dropped, size), NO_LABEL, labels)
 
@@ -83,7 +76,7 @@ def _check(count: int, flow: Flow, corpus: Any) -> None:
     names = getattr(corpus, "label_names", ())
     if len(names) > count:
         raise ValueError(
-            f"the data has {len(names)} labels, and the network {count}: build it with labels={len(names)}."
+            f"the data has {len(names)} labels, but the network has {count}: build it with labels={len(names)}."
         )
     if flow.couples and "network" in flow.coupling.reads:
         raise ValueError(

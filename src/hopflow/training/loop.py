@@ -94,7 +94,7 @@ class TrainingLoop:
             if rows := read(self.path / "metrics.jsonl"):
                 raise ValueError(
                     f"{self.path} has metrics up to step {rows[-1]['step']} but no checkpoint to resume from. "
-                    f"To start again in a new folder: --fresh, or fresh=True"
+                    "To start again in a new folder: --fresh (in Python: hf.train(…, fresh=True))"
                 )
             self.save(0)
             return 0
@@ -227,7 +227,7 @@ class TrainingLoop:
         self._clock += time.perf_counter() - started
         bad = [name for name, value in found.numbers.items() if value is not None and not math.isfinite(value)]
         if bad:  # the weights are finite and the run continues; such a number is not reported
-            log.warning("step %d: %s not finite, not reported", step + 1, ", ".join(bad))
+            log.warning("step %d: not finite and therefore not logged: %s", step + 1, ", ".join(bad))
         finite = {name: value for name, value in found.numbers.items() if name not in bad}
         return {**finite, "precision": self.trainer.precision, "recipe_hash": self.recipe_hash} if finite else {}
 
@@ -238,6 +238,6 @@ def _check_finite(groups: Mapping[str, Mapping[str, Tensor]], step: int) -> None
         for name, tensor in groups[group].items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise NotFinite(
-                    f"{name} ({group}) is not finite after step {step - 1}; it was not saved, and the previous "
-                    f"checkpoint is unchanged. Lower lr or weight_decay, in a new folder (--fresh, or fresh=True)"
+                    f"{name} ({group}) is not finite after step {step}; it was not saved, and the previous checkpoint "
+                    "is unchanged. Lower lr or weight_decay, in a new folder (--fresh; in Python: fresh=True)"
                 )

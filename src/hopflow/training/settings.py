@@ -149,6 +149,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def is_learned(key: Field[Any]) -> bool:
+    """Whether a setting decides what is learned, so that a resumed run must keep it."""
     return bool(key.metadata.get(ROLE) == LEARNS)
 
 

@@ -64,6 +64,8 @@ class Task(ABC):
     """Maps a batch to the nats of each of its sequences (B,)."""
     flow: Flow | None = None
     """The flow that is learned; None without one."""
+    stored_pairs: StoredPairs | None = None
+    """The pairs of a store, if the coupling of the flow reads one."""
 
     def __init__(self, corpus: Text, settings: Settings, share: Share) -> None:
         self.corpus, self.settings, self.share = corpus, settings, share
@@ -175,7 +177,8 @@ class FlowLoss(nn.Module):
         paired within their label. `keep` is False for padding, which does not count in the loss.
         """
         if not isinstance(x1, Tensor) or x1.ndim != 2 or x1.is_floating_point():
-            raise ValueError("x1 must be a tensor of token ids of shape (sequences, positions).")
+            got = f"{x1.dtype} of shape {tuple(x1.shape)}" if isinstance(x1, Tensor) else type(x1).__name__
+            raise ValueError(f"x1 must be a tensor of token ids of shape (sequences, positions), got {got}.")
         self.flow.vocab.check_data(x1)
         check_labels(self.model, labels, len(x1))
         where = generator.device if generator is not None else x1.device
@@ -211,7 +214,7 @@ class FlowTask(Task):
         super().__init__(corpus, settings, share)
         if flow.vocab.data != corpus.vocab_size:
             raise ValueError(
-                f"the flow has {flow.vocab.data} data tokens and the text {corpus.vocab_size}; "
+                f"the flow has {flow.vocab.data} data tokens, but the text has {corpus.vocab_size}; "
                 f"use the tokenizer of the text for both."
             )
         flow.check_length(corpus.length)
@@ -243,16 +246,11 @@ class FlowTask(Task):
         paired = flow if flow.couples else replace(flow, coupling=Independent())
         if flow.coupling.pair_store is not None:
             own = label_count(model) or 0
-            self._pairing = StoredPairs(flow, corpus, settings.batch, settings.seed, share, own)
+            self._pairing = self.stored_pairs = StoredPairs(flow, corpus, settings.batch, settings.seed, share, own)
         elif share.world > 1 and flow.couples:
             self._pairing = GlobalPairing(paired, self._rows, **shared)
         else:
             self._pairing = Pairing(paired, self._rows, share=share, **shared)
-
-    @property
-    def stored_pairs(self) -> StoredPairs | None:
-        """The pairs of a store, if the coupling reads one."""
-        return self._pairing if isinstance(self._pairing, StoredPairs) else None
 
     def data(self, step: int) -> Int[Tensor, "n L"]:
         return super().data(step) if self.stored_pairs is None else self.stored_pairs.step(step)[1]
@@ -266,7 +264,8 @@ class FlowTask(Task):
         u = torch.rand(size, length, dtype=torch.float64, generator=stream(seed, "path", step))
         keep = self._keep(step)
         kept = None if keep is None else self._own_rows(keep)
-        labels = None if self.labels is None else self.labels.of_step(step, self.stored_pairs)
+        stored = None if self.stored_pairs is None or self.labels is None else self.stored_pairs.labels(step)
+        labels = None if self.labels is None else self.labels.of_step(step, stored)
         sample = self.flow.path.at(x0, x1, self._own_rows(t), self._own_rows(u), kept, labels)
         return FlowBatch(sample, self._open_counts(sample))
 

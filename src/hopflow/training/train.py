@@ -50,6 +50,7 @@ class Run:
     def __str__(self) -> str:
         shown = ("loss", "b0_ppl", "bn_ppl", "nll", "jumps")
         names = {"b0_ppl": "perplexity bound b0", "bn_ppl": "perplexity bound bn", "nll": "nll (nats per token)"}
+        names["jumps"] = "hops per sample"
         lines = [f"run in {self.path}", f"  steps taken  {self.step:,}", f"  recipe hash  {self.recipe_hash}"]
         for key in shown:
             if isinstance(value := self.last.get(key), int | float):
@@ -112,10 +113,11 @@ def train(
         if flow is not None:
             _check_network(trainer, flow)
         identity = identify(model, flow, corpus, settings)
-        if (pairs := getattr(task, "stored_pairs", None)) is not None:
-            identity |= pairs.identity(identity)
+        if task.stored_pairs is not None:
+            task.stored_pairs.agree(device)
+            identity |= task.stored_pairs.identity(identity)
             if share.rank == 0:
-                log.info("%s", pairs)
+                log.info("%s", task.stored_pairs)
         if share.rank == 0:  # after all checks, so that a mistake leaves no folder
             folder = stack.enter_context(RunFolder(path))
             identity = _settle(folder, identity, settings, flow)
@@ -154,12 +156,15 @@ def _check_arguments(
             f"model must be a torch.nn.Module, got {type(model).__name__}. Call train(model, flow, corpus)."
         )
     if isinstance(corpus, str | Path):
-        raise ValueError(f"corpus must be a corpus, got a file name. Pass hf.data.load({str(corpus)!r}).")
+        raise ValueError(
+            f"corpus must be loaded first, got the file name {str(corpus)!r}. Pass hf.data.load({str(corpus)!r})."
+        )
     if not isinstance(flow, Flow | None):
         raise ValueError(f"flow must be a Flow, or None, got {type(flow).__name__}. Call train(model, flow, corpus).")
     if missing := [name for name in ("vocab_size", "length", "identity") if not hasattr(corpus, name)]:
         raise ValueError(
-            f"corpus must be a corpus, got {type(corpus).__name__}, which has no {missing[0]}. Pass hf.data.load(FILE)."
+            f"corpus must be the result of hf.data.load or hf.data.rows, got {type(corpus).__name__}, which has no "
+            f"{missing[0]}."
         )
     if not isinstance(out, str | os.PathLike):
         raise ValueError(f"out must be the path of a folder, got {out!r}.")

@@ -221,8 +221,9 @@ class Trainer:
         x0_head = getattr(self.model, "x0_head", None)
         if x0_head is None:
             return nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        separate = set(x0_head.parameters())
-        others = [parameter for parameter in self.model.parameters() if parameter not in separate]
+        separate = list(x0_head.parameters())  # in a fixed order, in which their norms are summed
+        known = set(separate)
+        others = [parameter for parameter in self.model.parameters() if parameter not in known]
         norm = nn.utils.clip_grad_norm_(others, self.settings.clip)
         return norm + 0 * nn.utils.clip_grad_norm_(separate, self.settings.clip)  # NaN if that is not finite
 
@@ -262,8 +263,9 @@ class Trainer:
         if not (math.isfinite(outcome.loss) and math.isfinite(outcome.grad_norm)):
             self._last = None
             raise NotFinite(
-                f"the loss is {outcome.loss:g} and the gradient norm {outcome.grad_norm:g} at step {outcome.step}; "
-                f"the weights were not updated. Lower lr or raise warmup, in a new folder (--fresh, or fresh=True)",
+                f"the loss is {outcome.loss:g} and the gradient norm {outcome.grad_norm:g} at step "
+                f"{outcome.step + 1}; the weights were not updated. Lower lr or raise warmup, in a new folder "
+                "(--fresh; in Python: fresh=True)",
                 outcome,
             )
 

@@ -293,8 +293,8 @@ class Greedy(OptimalTransport):
 
     cost: SquaredEmbedding = SquaredEmbedding()
 
-    def solve(self, split: CostMatrix, generator=None):
-        return ExactOT(self.cost).solve(split, generator)
+    def solve(self, costs: CostMatrix, generator=None):
+        return ExactOT(self.cost).solve(costs, generator)
 
 
 def test_a_custom_solver_gets_the_cost_matrix():

@@ -41,9 +41,9 @@ def test_pairs_are_those_of_the_matrix_that_the_gpu_finds_for_the_table_of_the_s
         found = run(paired)
     for index in range(len(STEPS) // UPDATES):
         x0 = Uniform(VOCAB).sample(OT_BATCH, LENGTH, generator=stream(3, "source", index))
-        split = SquaredEmbedding().cost_matrix(x0.cuda(), rows(index).cuda(), table(UPDATES * max(index - 2, 0)).cuda())
+        costs = SquaredEmbedding().cost_matrix(x0.cuda(), rows(index).cuda(), table(UPDATES * max(index - 2, 0)).cuda())
         with one_thread():
-            here = CostMatrix(*(part.cpu() for part in (split.pairwise, split.rows, split.columns)))
+            here = CostMatrix(*(part.cpu() for part in (costs.pairwise, costs.rows, costs.columns)))
             order = coupling.solve_by_group(here, stream(3, "coupling", index, 0)).order
         of_batch = found[UPDATES * index : UPDATES * (index + 1)]
         assert torch.equal(of_batch[:, 0].reshape(OT_BATCH, LENGTH), x0[order])

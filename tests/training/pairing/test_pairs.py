@@ -51,6 +51,7 @@ from hopflow.evaluation.predicted_jumps import predicted_jumps
 from hopflow.runs.rng import stream
 from hopflow.training.pairing import pool_growth
 from hopflow.training.pairing.pairs import Pairing
+from hopflow.training.pairing.worker_pool import _without_caches
 
 STEPS = range(26)
 
@@ -358,7 +359,7 @@ def test_pairs_are_bitwise_the_same_for_any_depth_and_while_workers_are_added(na
         assert not paired.report(33).in_place
     assert belongings() == before
     assert torch.equal(torch.cat(got), plain(COUPLINGS[name], range(34)))
-    assert caplog.text.count("2 OT workers: steps waited for couplings for ") == 1
+    assert caplog.text.count("started an OT worker, now 2: steps waited for couplings for ") == 1
 
 
 def test_no_worker_is_added_beyond_what_the_tables_allow():
@@ -389,7 +390,7 @@ def test_independent_pairs_start_no_worker_and_prepare_nothing():
 class Unsolved(ExactOT):
     """Fails where it is solved."""
 
-    def solve(self, split, generator=None):
+    def solve(self, costs, generator=None):
         raise AssertionError("there is nothing to couple")
 
 
@@ -557,6 +558,13 @@ def test_a_flow_that_cannot_be_pickled_is_solved_in_place_and_the_log_says_why(c
         assert isinstance(paired, Pairing)
         assert torch.equal(run(paired, STEPS), plain(ExactOT(Hamming()), STEPS))
     assert "cannot be sent to another process" in caplog.text
+
+
+def test_workers_get_components_without_their_cached_values():
+    flow = Flow(Uniform(VOCAB), coupling=ExactOT(Hamming()))
+    assert flow.source.shared
+    assert "shared" in vars(flow.source)
+    assert "shared" not in vars(_without_caches(flow).source)
 
 
 # --- what pairs say before any training

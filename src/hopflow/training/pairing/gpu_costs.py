@@ -80,12 +80,12 @@ class SideStream:
         self.wait_for_table(table)
         with torch.no_grad(), self.entered():
             x0 = source.at(self.upload(u))
-            split = cost.cost_matrix(x0, self.upload(x1), table)
-            zeros = torch.zeros(len(x0), dtype=split.pairwise.dtype, device=x0.device)
-            rows, columns = (zeros if part is None else part for part in (split.rows, split.columns))
+            matrix = cost.cost_matrix(x0, self.upload(x1), table)
+            zeros = torch.zeros(len(x0), dtype=matrix.pairwise.dtype, device=x0.device)
+            rows, columns = (zeros if part is None else part for part in (matrix.rows, matrix.columns))
             arrived = torch.ones(1, dtype=torch.uint8, device=x0.device)
             # in the order in which they are copied
-            return {"source": x0, "pairwise": split.pairwise, "rows": rows, "columns": columns, ARRIVED: arrived}
+            return {"source": x0, "pairwise": matrix.pairwise, "rows": rows, "columns": columns, ARRIVED: arrived}
 
     def send(self, costs: Mapping[str, Tensor], buffer: SharedBuffer) -> Transfer:
         """Copy to the entries of these names; via other pinned memory if that of the buffer cannot be pinned."""

@@ -134,7 +134,11 @@ class SharedJobs:
             self.growth.restart()
         elif (share := self.growth.add(waited, self.workers)) is not None:
             self.pool.add()
-            log.info("%d OT workers: steps waited for couplings for %.1f%% of the time", self.workers, 100 * share)
+            log.info(
+                "started an OT worker, now %d: steps waited for couplings for %.1f%% of the time",
+                self.workers,
+                100 * share,
+            )
 
     def close(self) -> None:
         for buffer in self.free:

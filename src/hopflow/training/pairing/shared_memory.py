@@ -3,11 +3,13 @@
 import math
 import mmap
 import os
+import socket
 import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 import torch
 from torch import Tensor
@@ -53,6 +55,24 @@ class BufferLayout:
         for spec in self.specs:
             yield spec, at
             at += LINE * spec.lines
+
+
+def send_descriptor(connection: Connection, descriptor: int) -> None:
+    """Send a file descriptor to the process at the other end, without waiting for its answer.
+
+    `multiprocessing.reduction.send_handle` waits for one from Python 3.14 on: it would read the worker's results.
+    """
+    with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        socket.send_fds(stream, [b"F"], [descriptor])
+
+
+def receive_descriptor(connection: Connection) -> int:
+    """The file descriptor that `send_descriptor` has sent; EOFError if the other process has ended."""
+    with socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        _, descriptors, _, _ = socket.recv_fds(stream, 1, 1)
+    if not descriptors:
+        raise EOFError
+    return descriptors[0]
 
 
 class SharedBuffer:

@@ -1,31 +1,25 @@
 """Stored pairs: the flow batches of a run whose coupling is `Rectified`, from a pair store and from text."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data.corpus import shuffled
+from ...data.corpus import visited
 from ...flow import Flow
 from ...network.network import Network
 from ...runs.ot_batch import Share
 from ...runs.rectified_pairs import RectifiedPairs
 from ..labels import labels_of
+from ..text import Text
 
 ROWS = 1024
 """Rows of the text from which the hops of fresh pairs are predicted."""
-
-
-@runtime_checkable
-class _Text(Protocol):
-    @property
-    def length(self) -> int: ...
-    @property
-    def test_keep(self) -> Bool[Tensor, "n L"] | None: ...
-    def batch(self, seed: int, start: int, count: int) -> Int[Tensor, "n L"]: ...
 
 
 class StoredPairs:
@@ -39,7 +33,7 @@ class StoredPairs:
     workers = 0
     seconds_waited = 0.0
 
-    def __init__(self, flow: Flow, corpus: _Text, batch: int, seed: int, share: Share, labels: int = 0) -> None:
+    def __init__(self, flow: Flow, corpus: Text, batch: int, seed: int, share: Share, labels: int = 0) -> None:
         if corpus.test_keep is not None:
             raise ValueError(
                 "rectified pairs have no padding: train a text with pack=true; rows must have one length, or "
@@ -50,6 +44,14 @@ class StoredPairs:
         self.pairs = RectifiedPairs.open(flow, corpus.length, getattr(tokenizer, "sha256", None))
         if labels:
             self.pairs.store.check_labels(labels, getattr(corpus, "label_names", ()))
+
+    def agree(self, device: torch.device) -> None:
+        """Use the pairs that every process has found: `hopflow rectify` may append to the store meanwhile."""
+        if self.share.world > 1:
+            store = self.pairs.store
+            common = torch.tensor(len(store.chunks), device=device)
+            dist.all_reduce(common, dist.ReduceOp.MIN)
+            self.pairs = replace(self.pairs, store=store.first(int(common)))
 
     def __str__(self) -> str:
         store, fresh = self.pairs.store, self.pairs.fresh
@@ -76,13 +78,7 @@ class StoredPairs:
 
     def _index(self, step: int) -> NDArray[np.int64]:
         """The pairs of a step, by their index in the store."""
-        position = np.arange(step * self.batch, (step + 1) * self.batch, dtype=np.int64)
-        size = len(self.pairs.store)
-        epoch, place = np.divmod(position, size)
-        index = np.empty_like(place)
-        for one in np.unique(epoch):
-            index[epoch == one] = shuffled(place[epoch == one], size, self.seed, int(one))
-        return index
+        return visited(step * self.batch, self.batch, len(self.pairs.store), self.seed)
 
     def report(self, step: int) -> None:
         """Nothing is solved, so there is nothing to report."""

@@ -11,7 +11,6 @@ import time
 import warnings
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from ...flow import Flow
 from ...runs.ot_batch import OTDraw
 from ..signals import OPTIONAL_SIGNALS
 from .gpu_costs import wait_for_arrival
-from .shared_memory import SharedBuffer, problem_in
+from .shared_memory import SharedBuffer, problem_in, receive_descriptor
 
 HELLO, READY = "hello", "ready"  # torch is imported; the flow is loaded
 UNUSABLE = -1  # in place of a ticket: the flow could not be loaded
@@ -64,7 +63,7 @@ def serve(connection: Connection, trainer: int) -> None:
             if os.getppid() != trainer:
                 return
         ticket, draw, layout = connection.recv()
-        buffer = SharedBuffer(layout, recv_handle(connection))
+        buffer = SharedBuffer(layout, receive_descriptor(connection))
         wait_for_arrival(buffer, lambda: pause(trainer))
         connection.send((ticket, *answer(flow, draw, buffer)))
 
@@ -105,6 +104,7 @@ def torch_settings() -> dict[str, Any]:
 
 
 def apply_torch_settings(settings: dict[str, Any]) -> None:
+    """Set them in this process, as `torch_settings` returned them in the trainer."""
     torch.set_default_dtype(settings["dtype"])
     torch.set_float32_matmul_precision(settings["precision"])
     if settings["deterministic"] != torch.are_deterministic_algorithms_enabled():  # a call imports torch's compiler

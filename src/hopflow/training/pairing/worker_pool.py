@@ -15,13 +15,13 @@ import time
 import warnings
 from dataclasses import dataclass, fields, is_dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler, send_handle
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ...flow import Flow
 from ...runs.ot_batch import OTDraw, Solution
 from ...system.child_process import PythonProcess, import_path
-from .shared_memory import SharedBuffer
+from .shared_memory import SharedBuffer, send_descriptor
 from .worker import HELLO, READY, UNUSABLE, CaughtWarnings, torch_settings
 
 log = logging.getLogger("hopflow")
@@ -77,7 +77,7 @@ class WorkerProcess:
     def send(self, task: PoolTask) -> None:
         self.held[task.ticket] = task
         self.connection.send((task.ticket, task.draw, task.buffer.layout))
-        send_handle(self.connection, task.buffer.fd, self.process.pid)
+        send_descriptor(self.connection, task.buffer.fd)
 
     def end(self, grace: float = 0.0) -> str:
         """End the process; returns how it ended. There is nothing to save: it writes to memory only."""
@@ -235,7 +235,7 @@ class WorkerPool:
             "OT worker %d %s%s; the training process solves couplings that are due",
             worker.process.pid,
             why or ended,
-            f" while it held OT batch {busy}" if busy else "",
+            f" while solving OT batch {busy}" if busy else "",
         )
         if self._faults >= FAULTS:
             self._disable(f"{FAULTS} workers in a row were lost; see their messages and check the memory limit")
