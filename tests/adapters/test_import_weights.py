@@ -137,6 +137,15 @@ def test_rows_without_a_token_are_left_out(tmp_path, tiny_tokenizer):
     assert any("3 rows" in text for text in run.remarks)
 
 
+@pytest.mark.parametrize("assumed", [True, False])
+def test_an_assumed_number_of_heads_is_named(tmp_path, assumed):
+    weights = made_weights("mdlm", ROWS, width=64 * HEADS)
+    if assumed:
+        del weights["rotary_emb.inv_freq"]  # its length is half the width of a head
+    run = imported(tmp_path, "mdlm", weights)
+    assert any("64 numbers per head were assumed" in text for text in run.remarks) == assumed
+
+
 @pytest.mark.parametrize("scaled", [True, False])
 def test_the_scores_of_sedd_are_the_imported_probabilities_times_a_known_factor(tmp_path, scaled):
     weights = made_weights("sedd", ROWS)
@@ -631,6 +640,8 @@ def test_an_existing_folder_is_left_alone(tmp_path, monkeypatch, hopflow):
         "import os; open(os.getcwd() + '/allowed/../new', 'w')",
         "import os; os.open('kept', os.O_RDONLY | os.O_TRUNC)",
         "import os; os.remove('kept')",
+        "import ctypes; ctypes.CDLL(None)",
+        "permit('ctypes.call_function'); import os; os.remove('kept')",
     ],
 )
 def test_the_process_that_reads_pickles_ends_when_it_is_misused(tmp_path, code):
@@ -639,7 +650,9 @@ def test_the_process_that_reads_pickles_ends_when_it_is_misused(tmp_path, code):
     allowed.mkdir()
     start = f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r}); import unpickle_tensors as u"
     start += "; from pathlib import Path"
-    forbid = f"u.forbid(Path({str(allowed)!r})); open({str(allowed / 'file')!r}, 'w').close(); print('allowed')"
+    forbid = (
+        f"permit = u.forbid(Path({str(allowed)!r})); open({str(allowed / 'file')!r}, 'w').close(); print('allowed')"
+    )
     found = subprocess.run(
         [sys.executable, "-c", f"{start}\n{forbid}\n{code}"], cwd=tmp_path, capture_output=True, text=True
     )

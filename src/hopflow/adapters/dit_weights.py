@@ -22,9 +22,9 @@ from ..models.empty_network import without_weights
 from ..models.sizes import Size
 from ..models.transformer import FREQUENCIES, Transformer
 from ..runs.weights import name_list
+from .embedding_rows import EmbeddingRows
 from .layouts import COMPILED, OTHER_PARTS, Layout, head_width
 from .tensor_files import StoredTensors
-from .token_rows import TokenRows
 
 IMPOSSIBLE = -1e6
 """Logit of a data token that is never drawn: a mask in the middle of the vocabulary. MDLM uses this number."""
@@ -82,7 +82,7 @@ class NetworkWeights:
             raise ValueError(f"the width {self.width} is not a multiple of {count or HEAD_WIDTH}: set heads=NUMBER")
         return Size(self.layers, self.width, count)
 
-    def timed(self, tokens: TokenRows, size: Size, time_input: TimeInput) -> DiT:
+    def timed(self, tokens: EmbeddingRows, size: Size, time_input: TimeInput) -> DiT:
         """The network, conditioned on the time."""
         state = self._shared(tokens)
         for ours, theirs in (("inner", "0"), ("outer", "2")):
@@ -95,7 +95,7 @@ class NetworkWeights:
             network = DiT(tokens.vocab, size, time_input=time_input, condition_width=self.condition)
         return _filled(network, state)
 
-    def timeless(self, tokens: TokenRows, size: Size) -> Transformer:
+    def timeless(self, tokens: EmbeddingRows, size: Size) -> Transformer:
         """The network with the constant time input 0."""
         state = self._shared(tokens)
         clock = self._clock_at_zero()
@@ -119,7 +119,7 @@ class NetworkWeights:
         """A parameter in float64, in which weights are multiplied."""
         return self.parameters[name].double()
 
-    def _shared(self, tokens: TokenRows) -> Weights:
+    def _shared(self, tokens: EmbeddingRows) -> Weights:
         """What does not depend on the time: embedding, head, attention and MLP."""
         weights = self.parameters
         state: Weights = {

@@ -27,9 +27,9 @@ from ..system import atomic
 from ..system.progress import Progress, ProgressCallback
 from ..vocab import Vocab
 from .dit_weights import NetworkWeights
+from .embedding_rows import EmbeddingRows, masked_rows, source_of, uniform_rows
 from .layouts import Layout, SourceName, layout_named
 from .tensor_files import StoredTensors, find_file, read_config, read_tensors
-from .token_rows import TokenRows, masked_rows, source_of, uniform_rows
 
 LENGTH = 1024
 """Tokens per sequence of the published networks, for files without it."""
@@ -246,7 +246,7 @@ def _flow(layout: Layout, options: ImportOptions, vocab: Vocab, source: SourceNa
 
 
 def _remarks(
-    layout: Layout, options: ImportOptions, network: NetworkWeights, tokens: TokenRows, timeless: bool
+    layout: Layout, options: ImportOptions, network: NetworkWeights, tokens: EmbeddingRows, timeless: bool
 ) -> tuple[str, ...]:
     """What the user should know, in words."""
     found = []

@@ -123,7 +123,7 @@ LAYOUTS = {
 def layout_named(name: str) -> Layout:
     """The layout with this name."""
     if name not in LAYOUTS:
-        hint = did_you_mean(name, LAYOUTS) or f"known are {', '.join(LAYOUTS)}"
+        hint = did_you_mean(name, LAYOUTS) or f"known layouts: {', '.join(LAYOUTS)}"
         raise ValueError(f"there is no layout {name!r}; {hint}")
     return LAYOUTS[name]
 

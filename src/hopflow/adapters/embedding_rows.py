@@ -16,7 +16,7 @@ PADDING = "[PAD]"
 
 
 @dataclass(frozen=True)
-class TokenRows:
+class EmbeddingRows:
     """Data tokens keep their ids; the mask becomes the last token of `vocab`."""
 
     vocab: Vocab
@@ -50,7 +50,7 @@ def source_of(rows: int, tokenizer: Tokenizer | None, allowed: tuple[SourceName,
     return "uniform" if rows <= tokenizer.size else "mask"
 
 
-def masked_rows(rows: int, tokenizer: Tokenizer | None, mask: int | None, *, named: bool) -> TokenRows:
+def masked_rows(rows: int, tokenizer: Tokenizer | None, mask: int | None, *, named: bool) -> EmbeddingRows:
     """The tokens of a network with a mask: as typed, by its name in the tokenizer, or the row after the tokenizer's.
 
     `named` is whether the tokenizer may name it.
@@ -64,7 +64,7 @@ def masked_rows(rows: int, tokenizer: Tokenizer | None, mask: int | None, *, nam
     padding = rows - tokens - (mask >= tokens)
     if not 0 <= padding < MOST_PADDING:
         raise ValueError(_other_tokenizer(rows, tokens, "and a mask"))
-    return TokenRows(Vocab(tokens, 1), mask, padding)
+    return EmbeddingRows(Vocab(tokens, 1), mask, padding)
 
 
 def _mask_of(tokenizer: Tokenizer | None, rows: int, names: tuple[str, ...]) -> int:
@@ -83,14 +83,14 @@ def _mask_of(tokenizer: Tokenizer | None, rows: int, names: tuple[str, ...]) -> 
     return tokenizer.size
 
 
-def uniform_rows(rows: int, tokenizer: Tokenizer | None) -> tuple[TokenRows, Tokenizer | None]:
+def uniform_rows(rows: int, tokenizer: Tokenizer | None) -> tuple[EmbeddingRows, Tokenizer | None]:
     """The tokens of a network with a uniform source, all rows; a tokenizer with fewer gets further ones."""
     if tokenizer is None or tokenizer.size == rows:
-        return TokenRows(Vocab(rows)), tokenizer
+        return EmbeddingRows(Vocab(rows)), tokenizer
     missing = rows - tokenizer.size
     if not 0 < missing < MOST_PADDING or not isinstance(tokenizer, Subwords):
         raise ValueError(_other_tokenizer(rows, tokenizer.size, ""))
-    return TokenRows(Vocab(rows)), with_padding(tokenizer, missing)
+    return EmbeddingRows(Vocab(rows)), with_padding(tokenizer, missing)
 
 
 def with_padding(tokenizer: Subwords, count: int) -> Subwords:
