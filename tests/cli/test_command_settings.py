@@ -15,6 +15,7 @@ from hopflow.bench import sample as bench_sample
 from hopflow.bench import serve as bench_serve
 from hopflow.bench import training_run
 from hopflow.cli import app
+from hopflow.cli.build_sampler import build_sampler, evaluated_sampler, sampling_options
 from hopflow.cli.command_help import CommandWithSettings
 from hopflow.cli.command_settings import (
     COMMANDS,
@@ -28,7 +29,6 @@ from hopflow.cli.command_settings import (
     SampleSettings,
 )
 from hopflow.cli.component_names import component_names
-from hopflow.cli.sampling_options import build_sampler, evaluated_sampler, sampling_options
 from hopflow.cli.setting_types import one_of
 from hopflow.cli.settings_help import NONE, as_typed, commands, example, settings_list, settings_of, settings_table
 from hopflow.cli.settings_parser import parse_settings

@@ -90,15 +90,19 @@ def test_all_numbers_of_a_run_stand_in_one_table_and_in_its_folder(hopflow, runs
     lines = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| b")]
     assert [name for name in lines if name in ("b0", "b1", "bn", "bk")] == ["b0", "b1", "bn", "bn", "bk"]
     assert "coupled (ExactOT, Hamming, n = 4) " in page
-    assert "| no bound |" in page
-    assert "coupled (no bound)" in result.out
+    assert "| not a bound |" in page
+    assert "coupled (not a bound)" in result.out
     assert re.match(r"held-out: at most [\d.]+ ± [\d.]+ bits per character with η = 0 \(b[nr], n = 16\)", result.out)
-    assert re.search(r"\nLower is better: random [\d.]+, unigram of the training text [\d.]+\.\n", result.out)
+    assert re.search(
+        r"\nLower is better. For comparison: [\d.]+ for random tokens, [\d.]+ for the token\s+"
+        r"frequencies\s+of\s+the\s+training\s+text\.\n",
+        result.out,
+    )
     assert re.search(r"the text itself\s[\d.]+ ± [\d.]+ \(n = 6\)", result.out)
     assert "b0 on held-out: 16 of " in result.err
 
 
-def test_the_same_again_changes_nothing_and_another_question_only_adds(hopflow, runs):
+def test_the_same_evaluation_changes_no_row_and_another_one_only_adds_rows(hopflow, runs):
     run = runs / "flow"
     words = (*FAST, "gen=false", "coupling=none", "eta=0")
     assert hopflow("eval", str(run), *words).code == 0
@@ -123,7 +127,7 @@ def test_several_texts_give_a_table_each(hopflow, runs):
     assert page.count("the run was trained on this text") == 1
     said = result.out.partition("##")[0].replace("\n", " ")
     assert said.count(" at most ") == 2  # a verdict each
-    assert said.count("unigram of this text") == 2  # the training text is not at hand
+    assert said.count("token frequencies of this text") == 2  # the training text is not at hand
     assert {row.set: row.more["trained_on"] for row in kept(runs / "flow")} == dict(
         zip(texts, (False, True), strict=True)
     )
@@ -175,7 +179,7 @@ def test_a_folder_of_save_pretrained_is_measured_and_nothing_is_written_to_it(ho
         (["data=nothing"], "'nothing' is neither a file nor a corpus"),
         (["data=text8"], "text8 was not found, and hopflow does not download it"),
         (["data=EMPTY"], "empty.txt is empty"),
-        (["data=SHORT"], "is too short: it has 3 tokens, and a sequence of this run 16"),
+        (["data=SHORT"], "is too short: it has 3 tokens, but sequences of this run have 16"),
         (["data=OTHER"], "is not among the"),
         (["judge=smolm2"], "'smolm2' is not a judge: did you mean 'smollm2'?"),
         (["judge=FLOW"], "contains a Transformer, but a judge must predict each token"),
@@ -219,7 +223,9 @@ def test_a_judge_whose_extra_is_missing_is_exit_3(hopflow, runs, monkeypatch):
 def test_what_is_no_run_or_has_a_damaged_record_is_said_before_the_work(hopflow, runs, tmp_path):
     result = hopflow("eval", str(tmp_path / "nothing"))
     assert result.code == 2
-    assert "there is no such folder" in result.message
+    assert "there is no folder" in result.message
+    (tmp_path / "text.txt").write_text("the fox")
+    assert "text.txt is a file, not the folder of a run" in hopflow("eval", str(tmp_path / "text.txt")).message
     (runs / "flow" / "eval.json").write_text("{")
     result = hopflow("eval", str(runs / "flow"), *FAST)
     assert result.code == 2

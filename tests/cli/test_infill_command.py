@@ -125,3 +125,15 @@ def test_an_invalid_infill_command_is_one_message_and_exit_2(hopflow, words, mes
 def test_an_empty_file_of_prompts_is_refused(hopflow, tmp_path):
     (tmp_path / "a.txt").write_text("")
     refused(hopflow("infill", "masks", f"prompts={tmp_path / 'a.txt'}"), "contains no prompt")
+
+
+def test_quotes_that_were_probably_forgotten_are_noted(hopflow):
+    shown = hopflow("infill", "masks", "a", "[MASK:1]", "b").err
+    assert "note: these are 3 prompts; one prompt is typed in quotes: 'a [MASK:1] b'" in shown
+    assert "note: these are" not in hopflow("infill", "masks", "a[MASK]").err
+
+
+def test_a_hole_in_another_spelling_is_noted(hopflow):
+    shown = hopflow("infill", "masks", "a[mask:2]").err
+    assert "note: [mask:2] is taken as text; a hole is typed [MASK] or [MASK:5]" in shown
+    assert "is taken as text" not in hopflow("infill", "masks", r"\[MASK]a[MASK]").err

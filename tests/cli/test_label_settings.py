@@ -1,6 +1,7 @@
 """label= of sample and infill, and bounds of each label in eval."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ def home(tmp_path_factory):
 def command(folder: Path):
     def run(*words: str) -> subprocess.CompletedProcess:
         env = {"HOPFLOW_CACHE": str(folder / "cache"), "HOPFLOW_REPORT": "off", "PATH": "", "OMP_NUM_THREADS": "1"}
+        env["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
         full = [sys.executable, "-m", "hopflow", *words]
         return subprocess.run(full, capture_output=True, text=True, timeout=300, cwd=folder, env=env)
 

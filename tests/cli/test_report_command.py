@@ -41,7 +41,7 @@ def test_the_report_of_several_runs_goes_to_the_folder_report(hopflow, run, tmp_
     ("words", "said"),
     [
         ((), "report needs a run"),
-        (("nowhere",), "no such run"),
+        (("nowhere",), "there is no folder nowhere"),
         ((".",), "not a run"),
         (("first", "first"), "twice"),
     ],

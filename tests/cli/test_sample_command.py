@@ -16,9 +16,9 @@ from terminals import terminal
 
 import hopflow as hf
 from hopflow.cli import draw_samples, sample_output, sampling_log, trained_network
+from hopflow.cli.build_sampler import sampling_options
 from hopflow.cli.command_settings import SampleSettings
 from hopflow.cli.sample_output import DrawnSamples
-from hopflow.cli.sampling_options import sampling_options
 from hopflow.cli.settings_parser import parse_settings
 from hopflow.data.documents import ReadStatistics, read
 from hopflow.data.tokenizers import END
@@ -291,7 +291,7 @@ def test_a_causal_network_draws_token_by_token(hopflow, saved_networks, tmp_path
         (["masks", "--json", "."], "this is a folder, not a file"),
         (["nowhere"], "there is no folder nowhere"),
         (["mask"], "did you mean 'masks'?"),
-        (["."], "it has no config.json"),
+        (["."], ". is not the folder of a run or of a saved network, but contains causal, "),
         (["masks/config.json"], "is a file, not the folder of a run"),
         (["masks-without-length"], "length=128"),
         (["without-flow"], "saved without a flow"),
@@ -418,3 +418,14 @@ def test_on_a_full_disk_the_results_are_printed(tmp_path, hopflow, full):
     assert result.code == 3
     assert "No space" in result.err
     assert "first analysis" in result.out
+
+
+def test_a_folder_that_contains_runs_is_refused_with_their_names(hopflow, tmp_path):
+    home, run = tmp_path / "runs", tmp_path / "runs" / "fox"
+    (run / "checkpoints").mkdir(parents=True)
+    assert f"{home} is not the folder of a run or of a saved network, but contains {run}" in hopflow("sample", home).err
+    assert f"there is no folder {home / 'hen'}; {home} contains {run}" in hopflow("sample", home / "hen").err
+    (run / "recipe.json").write_text("{}")
+    assert f"{run} has no checkpoint yet: hopflow train {run} writes one" in hopflow("sample", run).err
+    (home / "empty").mkdir()
+    assert hopflow("sample", home / "empty").err.endswith("empty is not the folder of a run or of a saved network\n")

@@ -160,7 +160,7 @@ def test_a_dry_run_prints_memory_and_time_and_writes_no_run(hopflow, fox, tmp_pa
     assert list(shown) == ["parameters", "memory", "checkpoint", "text", "training tokens", "time", "coupling"]
     assert shown["training tokens"].split()[0] == "640"
     assert shown["time"].strip().endswith("on cpu with 1 thread")
-    assert "lowers the cost of independent pairs by" in shown["coupling"]
+    assert "less than independent pairs; " in shown["coupling"]
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert f"{plan['parameters']:,}" in shown["parameters"]
     assert plan["ot_gain"] > 0 < plan["ot_gain_stderr"]
@@ -441,3 +441,9 @@ def test_speed_and_time_of_a_resumed_run_leave_out_the_pause(fox, tmp_path, monk
 )
 def test_durations_are_short(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_device_that_is_not_here_is_refused_before_the_text_is_read(hopflow, tmp_path):
+    result = hopflow("train", tmp_path / "nowhere.txt", "device=gpu")
+    assert result.code == 2
+    assert result.err.startswith("hopflow: device must be auto or one of cpu,")

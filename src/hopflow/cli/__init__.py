@@ -35,6 +35,7 @@ from .serve import serve
 from .standard_streams import keep_open
 from .train import train
 from .training_log import Lines
+from .usage_errors import usage_message
 
 # a wrong file name typed by the user; every other OSError is a problem of the machine
 USER_ERRNO = {
@@ -90,6 +91,8 @@ def hopflow(
 def main() -> None:
     """Run the command line; every error becomes a short message and an exit code."""
     keep_open()
+    # pages of 2 MiB for torch's large CPU tensors, which are faster to get: docs/speed.md
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     warnings.showwarning = _warn
     logging.lastResort = Lines(lambda text: echo(text, err=True), logging.WARNING)  # for messages outside of a training
     try:
@@ -122,8 +125,7 @@ def _check_working_directory() -> None:
 def diagnose(error: Exception) -> tuple[int, str]:
     """The exit code and the message for an error."""
     if hasattr(error, "format_message"):  # a usage error; the class differs between versions of typer
-        command = getattr(getattr(error, "ctx", None), "command_path", "hopflow")
-        return USER, f"{error.format_message()}\nsee `{command} --help`; settings are written key=value"
+        return USER, usage_message(error, sys.argv[1:])
     if isinstance(error, ValueError):
         return USER, str(error)
     if _no_thread(error):

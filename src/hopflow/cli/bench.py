@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..bench.bounds import BoundsCase, BoundsSpeed
+    from ..bench.case import SpeedCase
     from ..bench.ot import SolverSpeed
     from ..bench.pairs import PairingCost
     from ..bench.sample import SamplingCase, SamplingSpeed
@@ -136,8 +137,12 @@ def _write_rows(json_file: Path | None, case: Any, rows: Sequence[Any]) -> None:
         write_json(json_file, {"machine": machine(case.device), **found})
 
 
+def _network(case: "SpeedCase") -> str:
+    return f"{case.size} transformer, vocabulary of {case.tokens:,}"
+
+
 def _show_training(case: "TrainingCase", rows: "list[TrainingSpeed]", screen: "Console") -> None:
-    title = f"{case.size} transformer, {case.tokens:,} tokens, {case.batch} sequences of {case.length}, {case.device}"
+    title = f"{_network(case)}, {case.batch} sequences of {case.length}, {case.device}"
     columns = ("ms/step", "± ms", "tokens/s", "TFLOP/s", "of peak", "peak memory", "loss", "slowdown, %")
     table = figures(title, 2, "source", "variant", *columns)
     for row in rows:
@@ -153,7 +158,7 @@ def _show_sampling(case: "SamplingCase", rows: "list[SamplingSpeed]", screen: "C
     from ..bench import sample
 
     faster = {id(row): ratio for row, ratio in sample.ratios(rows)}
-    title = f"{case.size} transformer, {case.tokens:,} tokens, {case.n} sequences of {case.length}, {case.device}"
+    title = f"{_network(case)}, {case.n} sequences of {case.length}, {case.device}"
     columns = ("sequences/s", "calls/sequence", "speed-up", "peak memory", "timed steps")
     table = figures(title, 2, "source", "sampler", "steps", *columns)
     for row in rows:
@@ -167,7 +172,7 @@ def _show_serving(case: "ServingCase", rows: "list[ServingSpeed]", screen: "Cons
     from ..bench import serve
 
     size_of_case = f"{case.n} sequences of {case.length} in {case.steps} steps"
-    title = f"{case.size} transformer, {case.tokens:,} tokens, {size_of_case}, {case.device}"
+    title = f"{_network(case)}, {size_of_case}, {case.device}"
     columns = ("requests/s", "ratio", "first hops, ms", "slowest, ms")
     table = figures(title, 2, "source", "way", *columns)
     for row, ratio in serve.ratios(rows):
@@ -177,7 +182,7 @@ def _show_serving(case: "ServingCase", rows: "list[ServingSpeed]", screen: "Cons
 
 
 def _show_bounds(case: "BoundsCase", rows: "list[BoundsSpeed]", screen: "Console") -> None:
-    title = f"{case.size} transformer, {case.tokens:,} tokens, {case.n} sequences of {case.length}, {case.device}"
+    title = f"{_network(case)}, {case.n} sequences of {case.length}, {case.device}"
     columns = ("sequences/s", "speed-up", "nats", "± s.e.", "difference, s.e.")
     table = figures(title, 4, "source", "bound", "variant", "precision", *columns)
     for row in rows:

@@ -13,18 +13,29 @@ from typer.core import TyperCommand, TyperGroup
 from ..evaluation.text_table import wrapped_lines
 from .output import page_width
 from .settings_help import aligned
-
-KEY_VALUE = "KEY=VALUE"
+from .usage_errors import KEY_VALUE, check_arguments
 
 
 class Command(TyperCommand):
     """A command without settings, or one whose settings are not listed."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The words of the command line, with errors that name this command."""
+        try:
+            rest = super().parse_args(ctx, args)
+        except Exception as error:
+            if hasattr(error, "format_message") and getattr(error, "ctx", None) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]  # typer does not tell which command an option is missing in
+            raise
+        if not ctx.resilient_parsing:
+            check_arguments(self, ctx)
+        return rest
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_page(self, ctx, [*_usage(self, ctx)]))
 
 
-class CommandWithSettings(TyperCommand):
+class CommandWithSettings(Command):
     """A command whose --help ends with its settings; their declaration is read only when --help is shown."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -60,13 +60,13 @@ class SampleSettings(CommandSettings):
     )
     grid: Times = setting("even", "only for sampler=euler: the times of its steps")
     refresh: Number = setting(
-        0.0, "only for sampler=euler: expected number of times that each position is drawn anew; 0 to steps", ge=0
+        0.0, "only for sampler=euler: expected number of times that each position is drawn anew; at most steps", ge=0
     )
     label: Names = setting(
         (),
-        "only for a network with labels: label of each sequence, by name or number; several, separated by commas, are "
-        "used in turn; -1: no label",
-        shown="required",
+        "only for a network with labels, which needs it: label of each sequence, by name or number; several, separated "
+        "by commas, are used in turn; -1: no label",
+        shown="none",
     )
     guidance: Number = setting(1.0, "classifier-free guidance for label and prompt; 1: off")
     temperature: Number = setting(1.0, "softmax temperature", ge=0)
@@ -80,7 +80,7 @@ class SampleSettings(CommandSettings):
     draw: Literal["categorical", "gumbel32"] = setting(
         "categorical", "how a token is drawn; gumbel32 is float32 Gumbel-max, as in many other implementations"
     )
-    seed: Seed = setting(0, "random seed; samples do not depend on device or batch size")
+    seed: Seed = setting(0, "random seed; the same samples on every device and for every batch, up to rounding")
     batch: Positive | None = setting(None, "sequences per network call", shown="depends on the device")
     compile: FlagOrAuto = setting("auto", "compile the network; auto: on a GPU, for large jobs")
     precision: Precision = setting("auto", PRECISION)
@@ -136,7 +136,7 @@ class EvalSettings(CommandSettings):
     seconds: Number = setting(60.0, "time limit in seconds for the bounds of each test set", ge=0)
     draws: Count = setting(8, "Monte Carlo draws per sequence and bound")
     paths: Integer = setting(
-        8, "for the bound br: paths from text back to noise per sequence; 0: do not compute br", ge=0
+        8, "for the bound br: paths from text back to noise per sequence, at least 2; 0: do not compute br", ge=0
     )
     steps: Integers = setting((32,), "sampler steps; several numbers are separated by commas")
     eta: Numbers = setting(
@@ -144,15 +144,15 @@ class EvalSettings(CommandSettings):
     )
     sampler: SamplerName = setting(
         "euler",
-        "sampler of the samples; bn and br are for euler, br only with refresh=0; the row `planned` is for confidence, "
-        "margin, left_to_right and entropy_bound",
+        "sampling algorithm; euler has the bounds bn and, if refresh=0, br; confidence, margin, left_to_right and "
+        "entropy_bound have the exact value `planned`",
     )
     per_call: Positive = setting(
         1, "only for sampler=random_order: tokens drawn per network call; more than 1 is faster and less exact"
     )
     grid: Times = setting("even", "only for sampler=euler: the times of its steps")
     refresh: Number = setting(
-        0.0, "only for sampler=euler: expected number of times that each position is drawn anew; 0 to steps", ge=0
+        0.0, "only for sampler=euler: expected number of times that each position is drawn anew; at most steps", ge=0
     )
     temperature: Numbers = setting((1.0,), "softmax temperatures of the samples, separated by commas")
     gen: Flag = setting(True, "draw samples and measure their quality")
@@ -177,7 +177,7 @@ class EvalSettings(CommandSettings):
     coupling: Literal["own", "exact", "sinkhorn", "none"] = setting(
         "own", "coupling of the quantity `coupled`, the paper's number, which is not a bound; own: as in training"
     )
-    ot_n: Count | None = setting(None, "sequences per OT batch of `coupling`", shown="as in training")
+    ot_n: Count | None = setting(None, "sequences per OT batch of `coupling`", shown="as in training, at most 64")
     eps: Number | None = setting(
         None, "entropic regularization of sinkhorn, relative to the largest cost", shown="as trained", ge=0
     )
@@ -229,7 +229,7 @@ class ImportSettings(CommandSettings):
     )
     uniform: Number | None = setting(
         None,
-        "only for gidd: p_uniform of its training; above 0 there is no flow, so that it cannot be sampled or evaluated",
+        "only for gidd: p_uniform of its training; above 0 the network cannot be sampled or evaluated",
         shown="as in config.json",
         ge=0,
         lt=1,
@@ -276,7 +276,7 @@ class PrepareSettings(CommandSettings):
     tokens: str = setting(
         "char", "char, byte, morse, bpe:SIZE, gpt2, auto (depends on the size of the text), or a tokenizer file"
     )
-    length: Length | None = setting(None, "tokens per sequence", shown="128; the longest row of a file of rows")
+    length: Length | None = setting(None, "tokens per sequence", shown="128; for a file of rows, the longest")
     holdout: Number = setting(0.02, "fraction of the documents kept for evaluation", ge=0, le=1)
     pack: Flag = setting(True, "concatenate documents; false pads each one")
     seed: Seed = setting(0, "random seed of the held-out split")

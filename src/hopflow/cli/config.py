@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .command_help import KEY_VALUE, Command, CommandGroup
+from .command_help import Command, CommandGroup
 from .options import Debug
 from .output import echo, page_width
 from .settings_parser import unread_settings
+from .usage_errors import KEY_VALUE
 
 if TYPE_CHECKING:
     from ..recipes import Recipe

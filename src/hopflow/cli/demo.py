@@ -30,18 +30,18 @@ def demo(
     from .command_settings import DemoSettings
 
     chosen = parse_settings(settings, DemoSettings)
-    from .. import demo as show
+    from ..demo import STEPS, run, run_data
 
     with lines() as progress:
-        found = show.run(
+        found = run(
             out,
             seed=chosen.seed,
             offline=offline,
             say=progress,
-            logger=lambda row: progress("\n".join(lines_of(row, show.STEPS))),
+            logger=lambda row: progress("\n".join(lines_of(row, STEPS))),
         )
     _show(found)
-    write_report_after(show.stories(found), found.folder)
+    write_report_after(run_data(found), found.folder)
 
 
 def _show(found: "Demo") -> None:

@@ -29,7 +29,7 @@ Run = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Folder of a run, a checkpoint or a saved network; novels, if pretrained/novels exists; or hub:USER/NAME.",
+        help="Folder of a run, a checkpoint or a saved network, novels (in pretrained/novels), or hub:USER/NAME.",
         show_default=False,
     ),
 ]

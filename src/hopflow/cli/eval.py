@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .build_sampler import evaluated_sampler
 from .options import Debug, Json, Offline, Settings
 from .output import check_target, echo, page_width, progress_line, write_json
 from .report import write_report_after
-from .sampling_options import evaluated_sampler
 from .settings_parser import parse_settings
-from .trained_network import import_network_class, show_origin, threads
+from .trained_network import check_folder, import_network_class, show_origin, threads
 
 if TYPE_CHECKING:
     from .command_settings import EvalSettings
@@ -24,7 +24,7 @@ def evaluate(
         str,
         typer.Argument(
             metavar="RUN",
-            help="Folder of a run or of a saved network; novels, if pretrained/novels exists; or hub:USER/NAME.",
+            help="Folder of a run, a checkpoint or a saved network, novels (in pretrained/novels), or hub:USER/NAME.",
             show_default=False,
         ),
     ],
@@ -54,6 +54,8 @@ def evaluate(
     import_network_class(chosen.model)
     place, rows, remarks, complete = network_place(run), [], [], False
     folder = Path(place)
+    if isinstance(place, Path):
+        check_folder(place)
     suite = Suite.of(_suite_keys(chosen))
     try:
         with progress_line() as progress:

@@ -1,6 +1,7 @@
 """hopflow infill."""
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import trained_network
+from .build_sampler import sampling_options
 from .draw_samples import Out, Run, Watch, draw, draw_watched, write_samples
 from .options import Debug, Json, Offline
 from .output import check_target, echo, fitting, progress_line
 from .sample_output import DrawnSamples, check_out, label_facts
-from .sampling_options import sampling_options
 from .settings_parser import parse_settings
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def infill(
     check_out(out)
     check_target(json_file)
     options = sampling_options(chosen)
+    _note_quotes(texts)
     texts = _with_file(texts, chosen.prompts)
     with progress_line() as progress:
         progress(f"loading {run}")
@@ -77,11 +79,24 @@ def _note_short(prompts: Sequence["Tensor"], trained: int | None) -> None:
     """Tell the user if a prompt is far shorter than what the network has seen in training."""
     shortest = min(map(len, prompts))
     if trained is not None and 2 * shortest <= trained:
+        tokens = f"{shortest} token{'s' * (shortest != 1)}"
         note = (
-            f"note: a prompt of {shortest} tokens is short for this network, which was trained on {trained}; "
+            f"note: a prompt of {tokens} is short for this network, which was trained on {trained}; "
             f"length={trained} continues the text and often fills the holes better"
         )
         echo(fitting(note), err=True)
+
+
+def _note_quotes(words: Sequence[str]) -> None:
+    """Tell the user if the words of one prompt were probably typed without quotes, or a hole in another spelling."""
+    if len(words) > 1 and not any(re.search(r"\s", word) for word in words):
+        text = shlex.quote(" ".join(words))
+        echo(fitting(f"note: these are {len(words)} prompts; one prompt is typed in quotes: {text}"), err=True)
+    for word in words:
+        other = re.search(r"\[mask(:[^\]]*)?\]|<mask>", word, re.IGNORECASE)
+        if other and not other[0].startswith("[MASK"):
+            echo(fitting(f"note: {other[0]} is taken as text; a hole is typed [MASK] or [MASK:5]"), err=True)
+            return
 
 
 def _is_setting(word: str, known: Collection[str]) -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .command_help import KEY_VALUE
+from .usage_errors import KEY_VALUE
 
 Settings = Annotated[
     list[str] | None,

@@ -29,6 +29,7 @@ def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
 
 
 def console(stderr: bool = False) -> "Console":
+    """A rich console on stdout or stderr; in a pipe nothing moves, and lines are not wrapped."""
     from .screen import Screen
 
     screen = Screen(stderr=stderr)
@@ -95,6 +96,7 @@ def check_target(file: Path | None) -> None:
 
 
 def write_json(file: Path, content: dict[str, Any]) -> None:
+    """Write a result as JSON by one rename; a number that is not finite is a bug."""
     from ..system import atomic
 
     try:
@@ -105,13 +107,11 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
 
 
 def table(*columns: str) -> "Table":
+    """An empty table with these columns."""
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD if console().is_terminal else None, padding=(0, 2, 0, 0))
-    for column in columns:
-        made.add_column(column, justify="right" if column == "bytes" else "left")
-    return made
+    return Table(*columns, box=box.SIMPLE_HEAD if console().is_terminal else None, padding=(0, 2, 0, 0))
 
 
 def figures(title: str, names: int, *columns: str) -> "Table":
@@ -137,11 +137,13 @@ def show_facts(facts: Mapping[str, Any]) -> None:
 
     screen, width = console(), max(map(len, facts)) + 2
     for name, value in facts.items():
-        shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        plain = str(value).lower() if isinstance(value, bool) else str(value)  # as one types it
+        shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else plain
         screen.print(Text.assemble((name.ljust(width), "bold"), shown), soft_wrap=True)
 
 
 def number(value: Any) -> str:
+    """A number in at most five digits, or "-"; several of them with blanks between them."""
     if value is None:
         return "-"
     if isinstance(value, list | tuple):

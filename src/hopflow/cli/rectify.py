@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import trained_network
+from .build_sampler import build_sampler
 from .draw_samples import Run
 from .options import Debug, Json, Offline, Settings
 from .output import box, check_target, console, progress_line, write_json
 from .sampling_log import sampling
-from .sampling_options import build_sampler
 from .settings_parser import parse_settings
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ ROWS = 1 << 14
 def rectify(
     run: Run, settings: Settings = None, json_file: Json = None, offline: Offline = False, debug: Debug = False
 ) -> None:
-    """Draw pairs (noise, text) with a trained flow, to train a flow with fewer hops on them.
+    """Draw pairs (noise, text) with a trained flow; a flow that is trained on them makes fewer hops.
 
     The same command continues an interrupted folder of pairs, n=LARGER appends to it, and several processes may run it
     at once.

@@ -11,7 +11,7 @@ from .codes import ENVIRONMENT
 from .options import Debug
 from .output import echo
 from .settings_parser import parse_settings
-from .trained_network import import_network_class
+from .trained_network import check_folder, import_network_class
 
 if TYPE_CHECKING:
     from ..report import RunOrFolder
@@ -56,6 +56,11 @@ def report(words: Words = None, out: Out = None, debug: Debug = False) -> None:
 
     if not runs:
         raise ValueError("report needs a run: hopflow report RUN")
+    for run in runs:
+        if not run.is_dir():
+            check_folder(run)
+    if out is not None and out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: --out needs a folder")
     loaded = load_runs(runs)  # a run that cannot be read is an error before anything is printed
     with progress_line() as progress:
         progress(f"writing a report on {', '.join(map(str, runs))}")

@@ -15,7 +15,7 @@ from .settings_parser import parse_settings
 if TYPE_CHECKING:
     from .reproduce_settings import TextStudySettings
 
-app = typer.Typer(help="Train and measure the paper's tables again.", cls=CommandGroup)
+app = typer.Typer(help="Reproduce the tables of the paper.", cls=CommandGroup)
 Out = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the runs.")]
 
 Results = Annotated[
@@ -71,7 +71,7 @@ def text(
 
     Trains, samples and evaluates every run (variant and seed) that has no result file yet, and writes one JSON file
     for each. The study can be stopped at any time and continued on another machine: runs that have a file are not run
-    again. The autoregressive judge is trained once and kept in the folder --work. The texts are novels in
+    again. The autoregressive judge is trained once and kept in the folder --work. budget=full reads the novels in
     $HOPFLOW_DATA.
     """
     from .reproduce_settings import TextStudySettings
@@ -81,14 +81,15 @@ def text(
     from ..reproduce.text.budgets import BUDGETS
 
     _run_study(chosen, cells, work, page_only, judge_only, offline)
-    if chosen.budget != "full":
-        echo(page.page(cells, chosen.budget), nl=False)
+    budget = BUDGETS[chosen.budget]
+    if budget.page is None:
+        echo(page.page(cells, budget.name), nl=False)
         return
-    target = cells.parent / "text.md"
+    target = cells.parent / budget.page
     if page_only or judge_only:
-        _write_pictures(target, lambda: pictures.pictures(cells))
-    atomic.write(target, page.page(cells).encode())
-    echo(f"{target} ({len(queue.missing(BUDGETS['full'], cells))} runs missing)")
+        _write_pictures(target, lambda: pictures.pictures(cells, budget.name))
+    atomic.write(target, page.page(cells, budget.name).encode())
+    echo(f"{target} ({len(queue.missing(budget, cells))} runs missing)")
 
 
 @app.command("rectified", cls=CommandWithSettings)

@@ -35,8 +35,9 @@ class MorseSettings(CommandSettings):
 class TextStudySettings(CommandSettings):
     """Settings of `hopflow reproduce text`."""
 
-    budget: Literal["full", "laptop"] = setting(
-        "full", "size of the study; full: on novels; laptop: two small variants"
+    budget: Literal["full", "characters", "laptop"] = setting(
+        "full",
+        "size of the study; full: on novels; characters: eight variants of a small network; laptop: two",
     )
     variants: Names = setting((), "only these variants, separated by commas", shown="all")
     seeds: Seeds = setting((), "only these seeds, separated by commas", shown="all")

@@ -1,11 +1,11 @@
 """hopflow sample."""
 
 from . import trained_network
+from .build_sampler import check_autoregressive, sampling_options
 from .draw_samples import Out, Run, Watch, draw, draw_autoregressive, draw_watched, write_samples
 from .options import Debug, Json, Offline, Settings
 from .output import check_target, progress_line
 from .sample_output import DrawnSamples, check_out, label_facts
-from .sampling_options import check_autoregressive, sampling_options
 from .settings_parser import parse_settings
 
 

@@ -34,7 +34,7 @@ Words = Annotated[
 
 
 def serve(words: Words = None, offline: Offline = False, debug: Debug = False) -> None:
-    """Show on a page how tokens hop, and serve an API like OpenAI's completions.
+    """Serve a web page that shows how tokens hop, and an API like OpenAI's completions.
 
     The address of the page is printed; nothing is opened. Ctrl-C ends the server.
 

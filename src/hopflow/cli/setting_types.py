@@ -139,6 +139,7 @@ def choices(field: FieldInfo) -> tuple[str, ...]:
 
 
 def is_repeated(field: FieldInfo) -> bool:
+    """Whether a setting may be typed several times."""
     return REPEATED in field.metadata
 
 

@@ -79,7 +79,7 @@ def settings_of(command: str) -> list[SettingHelp]:
 def settings_list(command: str) -> str:
     """The settings as lines for --help; of train the most used ones."""
     lines = _most_used() if command == TRAIN else settings_of(command)
-    listed = aligned([(line.name, f"{line.help_with_choices} (default: {line.default})") for line in lines])
+    listed = aligned([(line.name, f"{line.help_with_choices} (default:\u00a0{line.default})") for line in lines])
     more = "\nAll settings: hopflow config keys train\n"
     return f"Most used settings:\n{listed}{more}" if command == TRAIN else f"Settings:\n{listed}"
 

@@ -1,9 +1,11 @@
 """Settings written key=value: split, checked against a command's declaration, and read."""
 
+import shlex
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from ..system.hints import did_you_mean
+from .train_help import names
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -38,17 +40,29 @@ def split_settings(
 ) -> dict[str, list[str]]:
     """The texts of each key; a key may be typed twice only if it is `repeated`, with different texts."""
     keys: dict[str, list[str]] = {}
-    for word in words:
+    for place, word in enumerate(words):
         key, equals, text = word.partition("=")
         listed = "`hopflow config keys` lists them" if known is None else f"known settings: {', '.join(known)}"
-        if not equals:
-            raise ValueError(f"settings are written key=value, got {word!r}\n{listed}")
+        if not (key and equals):
+            typed = _joined(words, place, names() if known is None else known)
+            raise ValueError(f"settings are written key=value, got {word!r}\n{f'type {typed}' if typed else listed}")
         if known is not None and key not in known:
             raise ValueError(f"unknown setting {key!r}\n{did_you_mean(key.lower(), known) or listed}")
         if key in keys and (key not in repeated or text in keys[key]):
             raise ValueError(f"setting {(word if key in repeated else key)!r} is typed twice")
         keys.setdefault(key, []).append(text)
     return keys
+
+
+def _joined(words: Sequence[str], place: int, known: Collection[str]) -> str:
+    """The setting of a word without key=value if it was typed with blanks: `steps 10`, `steps = 10`, `steps= 10`."""
+    word = words[place]
+    if place and words[place - 1].partition("=")[1:] == ("=", ""):
+        return words[place - 1] + shlex.quote(word)
+    if word not in known:
+        return ""
+    after = [part.removeprefix("=") for part in words[place + 1 : place + 3] if part != "="]
+    return f"{word}=" + (shlex.quote(after[0]) if after and "=" not in after[0] else "VALUE")
 
 
 def unread_settings(words: Sequence[str] | None) -> dict[str, str]:

@@ -34,8 +34,8 @@ def train(
         typer.Argument(
             metavar="RECIPE|FILE|RUN",
             help=(
-                "A recipe of `hopflow list`, a recipe.toml, a text file, a file with one sequence per row (.npy, .npz, "
-                ".fasta, .smi, .csv), or the folder of a run."
+                "A text file, a folder of texts, a file with one sequence per row (.npy, .npz, .fasta, .smi, .csv), a "
+                "recipe of `hopflow list`, a recipe.toml, or the folder of a run."
             ),
             show_default=False,
         ),
@@ -56,16 +56,18 @@ def train(
     The same command continues an interrupted run.
     """
     check_target(json_file)
+    keys = unread_settings(settings)  # before torch is imported
     from ..recipes import build, requirements, resolve, seconds_per_step
+    from ..runs.devices import choose_device
     from ..training.distributed import launched, launcher_number
     from ..training.signals import Interrupted
 
-    keys = unread_settings(settings)
     import_network_class(keys["model"] if ":" in keys.get("model", "") else None)
     recipe = resolve(what, keys, fresh=fresh)
     rank = launcher_number("RANK", 0)
     first = rank == 0
     with launched(recipe.device):
+        choose_device(recipe.device)  # refuse one that is not here before the text is read
         with progress_line() if first else nullcontext(lambda text: None) as progress:
             progress(f"loading {recipe.data}")
             built = build(recipe, offline=offline, progress=progress)
@@ -124,7 +126,7 @@ def _show_plan(built: "Built", plan: "Requirements", json_file: Path | None) -> 
     }
     if plan.ot_gain is not None:
         rows["coupling"] = (
-            f"lowers the cost of independent pairs by {plan.ot_gain:.2%} ± {plan.ot_gain_stderr:.2%}, "
+            f"pairs cost {plan.ot_gain:.2%} ± {plan.ot_gain_stderr:.2%} less than independent pairs; "
             f"{duration(plan.ot_seconds or 0)} per OT batch on one CPU thread"
         )
     box(console(), f"{built.recipe.name}, not trained", rows)

@@ -41,14 +41,28 @@ def most_used() -> list[tuple[str, Any, Any, str, tuple[str, ...]]]:
     return found
 
 
+def names() -> tuple[str, ...]:
+    """The names of all settings of train."""
+    return tuple(name for name, _ in _calls())
+
+
 def _declarations() -> Iterator[tuple[str, tuple[Any, str]]]:
     """Default and help of the fields, as in `steps: int = learns(1000, "number of steps")`."""
+    for name, call in _calls():
+        if name in MOST_USED:
+            default, help = (ast.literal_eval(argument) for argument in call.args[:2])
+            yield name, (default, help)
+
+
+def _calls() -> Iterator[tuple[str, ast.Call]]:
+    """The name of each setting, and the call of `learns` or `runs` that declares it."""
     for file in DECLARATIONS:
         for node in ast.walk(_source(file)):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in MOST_USED:
-                assert isinstance(node.value, ast.Call)
-                default, help = (ast.literal_eval(argument) for argument in node.value.args[:2])
-                yield node.target.id, (default, help)
+            if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+                continue
+            call = node.value
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("learns", "runs"):
+                yield node.target.id, call
 
 
 def _keywords(function: str) -> dict[str, Any]:

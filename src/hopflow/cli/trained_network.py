@@ -1,8 +1,10 @@
 """A trained network, loaded from the folder named on the command line."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..flow import Flow
+
+NETWORK_FILES = ("config.json", "model.safetensors", "recipe.json", "checkpoints")
+"""One of these is in the folder of a run or of a saved network, also of a damaged one."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def load(run: str, device: str = "auto", network_class: str | None = None, *, of
 
     place, where = network_place(run), choose_device(device)
     if isinstance(place, Path):
-        _check_folder(place)
+        check_folder(place)
     import_network_class(network_class)
     found = from_pretrained(place, device=where, offline=offline)
     show_origin(found.origin)
@@ -93,9 +98,14 @@ def load(run: str, device: str = "auto", network_class: str | None = None, *, of
     if found.flow is None and not is_autoregressive(found.model):
         if reason := (found.recipe or {}).get("no_flow"):
             raise ValueError(f"{folder} has no flow: {reason}")
-        raise ValueError(f"{folder} was saved without a flow: save_pretrained(folder, model, flow, tokenizer=…)")
+        raise ValueError(
+            f"{folder} was saved without a flow; save it again with save_pretrained(folder, model, flow, tokenizer=…)"
+        )
     if found.tokenizer is None:
-        raise ValueError(f"{folder} was saved without a tokenizer: save_pretrained(folder, model, flow, tokenizer=…)")
+        raise ValueError(
+            f"{folder} was saved without a tokenizer; save it again with "
+            "save_pretrained(folder, model, flow, tokenizer=…)"
+        )
     length, recipe_hash = _recipe_facts(folder)
     stored = (found.recipe or {}).get("length")
     return TrainedNetwork(
@@ -163,17 +173,43 @@ def _recipe_facts(checkpoint: Path) -> tuple[int | None, str | None]:
     return length if isinstance(length, int) and length > 0 else None, recipe["recipe_hash"]
 
 
-def _check_folder(path: Path) -> None:
-    """Refuse a path that is not a folder, with a hint at a folder of a similar name."""
+def check_folder(path: Path) -> None:
+    """Refuse a path that is not the folder of a run or of a saved network, and name one that is, if there is one."""
     from ..runs import hub
+    from ..runs.pretrained import newest
+    from ..runs.run_folder import is_run
 
     if path.is_dir():
+        if is_run(path) and newest(path) == path and not (path / "config.json").exists():
+            raise ValueError(f"{path} has no checkpoint yet: hopflow train {shlex.quote(str(path))} writes one")
+        if not _is_network(path):
+            inside = _networks_in(path)
+            raise ValueError(
+                f"{path} is not the folder of a run or of a saved network{inside and f', but contains {inside}'}"
+            )
         return
     if path.exists():
         raise ValueError(f"{path} is a file, not the folder of a run or of a saved network")
-    near = [folder for home in (path.parent, Path("runs")) if home.is_dir() for folder in home.iterdir()]
-    names = {folder.name: str(folder) for folder in near if folder.is_dir()}
-    hint = f"did you mean {names[path.name]!r}?" if path.name in names else did_you_mean(str(path), names.values())
-    if not hint and hub.is_name(str(path)):
+    around = [folder for home in (path.parent, Path("runs")) if home.is_dir() for folder in home.iterdir()]
+    names = {folder.name: str(folder) for folder in around if folder.is_dir()}
+    near = get_close_matches(path.name, names, n=1)
+    if near:
+        hint = f"did you mean {names[near[0]]!r}?"
+    else:  # with a beginning that exists, every folder next to it has a similar path
+        hint = "" if path.parent.is_dir() else did_you_mean(str(path), names.values())
+    if not hint and path.parent.is_dir():
+        inside = _networks_in(path.parent)
+        hint = inside and f"{path.parent} contains {inside}"
+    elif not hint and hub.is_name(str(path)):
         hint = f"a network of the hub is typed hub:{path}"
     raise ValueError(f"there is no folder {path}" + (f"; {hint}" if hint else ""))
+
+
+def _is_network(folder: Path) -> bool:
+    return any((folder / name).exists() for name in NETWORK_FILES)
+
+
+def _networks_in(folder: Path) -> str:
+    """The first of the runs and saved networks in a folder, as a list in text."""
+    found = sorted(str(inside) for inside in folder.iterdir() if _is_network(inside))
+    return ", ".join(found[:3]) + (", …" if len(found) > 3 else "")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from ..recipes import Recipe
 
-WIDEST, BESIDE = 40, 48
-"""Columns of the bar, and of the text to its right."""
+LONGEST_BAR, BAR_TEXT = 40, 48
+"""Largest number of columns of the bar, and columns of the text to its right."""
 NARROW = 56
 """Below this width of the terminal the speed is left out."""
 CLEAR = "\r\x1b[2K"
@@ -91,7 +91,7 @@ class TrainingBar(TrainingLog):
         self._speed = ""
         self.bar = columns.Progress(
             columns.SpinnerColumn(),
-            columns.BarColumn(max(4, min(WIDEST, console.width - BESIDE))),
+            columns.BarColumn(max(4, min(LONGEST_BAR, console.width - BAR_TEXT))),
             columns.RenderableColumn(self, table_column=Column(no_wrap=True)),
             console=console,
         )

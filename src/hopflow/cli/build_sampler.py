@@ -1,4 +1,4 @@
-"""Sampling options: what the settings of sample, infill and eval mean to `hf.generate`."""
+"""From the settings of sample, infill, rectify and eval to a sampler and the keywords of `hf.generate`."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
