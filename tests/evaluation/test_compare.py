@@ -305,8 +305,8 @@ def test_numbers_that_are_no_bound_are_marked_and_different_dtypes_are_named(run
     coupled = {"is_bound": False, "coupling": "ExactOT", "ot_n": 64}
     a = run("a", row("coupled", **coupled), row("b0"))
     text = page(Comparison.of([a, run("b", row("coupled", **coupled), row("b0", dtype="bfloat16"))]))
-    assert "coupled (no bound)" in text
-    assert "b0 (no bound)" not in text
+    assert "coupled (not a bound)" in text
+    assert "b0 (not a bound)" not in text
     assert "A difference of two bounds is not a difference of likelihoods" in text
     assert "Dtypes differ (bfloat16, float32)." in text
 
@@ -314,7 +314,7 @@ def test_numbers_that_are_no_bound_are_marked_and_different_dtypes_are_named(run
 # which rows
 
 
-def test_the_newest_checkpoint_counts_then_the_row_from_most_sequences(run):
+def test_a_comparison_takes_the_newest_checkpoint_then_the_row_from_most_sequences(run):
     old, new = row(value=30, checkpoint=100, n=900), row(value=20, checkpoint=200, n=64)
     more = row(value=21, checkpoint=200, n=128)
     found = Comparison.of([run("a", new, more, old), run("b", row())])
@@ -451,11 +451,12 @@ def test_the_papers_claims_of_32_and_8_times_fewer_steps_come_out_of_its_table(r
     assert ema.factor > 32
     assert sinkhorn.reached.steps == 128
     assert 90 < sinkhorn.low < sinkhorn.steps < 128 < sinkhorn.high < 310
-    assert "b needs 29.6 steps (95 %: 27.1 to 32.6) to reach a with 1024 (185.1 ± 1): 34.6 times fewer;" in page(found)
+    goal = "a at 1024 steps (perplexity 185.1 ± 1)"
+    assert f"b needs 29.6 steps (95 %: 27.1 to 32.6) to reach {goal}: 34.6 times fewer steps;" in page(found)
     (back,) = [one for one in found.matches if (one.run, one.target) == ("a", "b")]
     assert back.steps is back.reached is back.factor is back.low is None
     text = page(found)
-    assert "a does not reach b with 1024 (159.9 ± 1): its best is 185.1 ± 1 with 1024 steps" in text
+    assert "a does not reach b at 1024 steps (perplexity 159.9 ± 1): its best is 185.1 ± 1 with 1024 steps" in text
 
 
 def test_steps_are_interpolated_straight_in_logarithms():
@@ -483,9 +484,9 @@ def test_errors_widen_the_interval_and_what_is_beyond_the_measured_steps_is_open
 def test_fewest_measured_steps_that_suffice_at_once_are_an_upper_limit():
     found = steps_to_match("b", [QualityPoint(8, 40.0, 1.0)], "a", [QualityPoint(1024, 50.0, 1.0)], {})
     assert found.first
-    assert (
-        "needs at most 8 steps (95 %: less than 8 to 8) to reach a with 1024 (50 ± 1): at least 128 times fewer"
-        in str(found)
+    goal = "a at 1024 steps (perplexity 50 ± 1)"
+    assert f"needs at most 8 steps (95 %: less than 8 to 8) to reach {goal}: at least 128 times fewer steps" in str(
+        found
     )
 
 
@@ -494,7 +495,7 @@ def test_steps_to_match_from_unknown_errors_have_no_interval():
     found = steps_to_match("b", curve, "a", [QualityPoint(128, 50.0, math.nan)], {})
     assert found.steps == pytest.approx(16.0)
     assert found.low is found.high is None
-    assert "needs 16 steps (their error is unknown) to reach a with 128 (50 ± ?)" in str(found)
+    assert "needs 16 steps (their error is unknown) to reach a at 128 steps (perplexity 50 ± ?)" in str(found)
     json.dumps(found.as_json(), allow_nan=False)
 
 

@@ -10,7 +10,7 @@ def entry(*names: str) -> Entry:
     return Entry("b0", "η = 0", numbers, dict.fromkeys(names[1:], "-0.5 ± 0.1"), set())
 
 
-def test_two_runs_share_a_line():
+def test_the_numbers_of_two_runs_are_on_one_line_of_the_table():
     (line,) = _rows(entry("first", "second"), {"first": "A", "second": "B"})
     expected = {HEAD: "b0, η = 0", "A": "0.5 ± 0.1", "B": "1.5 ± 0.1", "B minus A": "-0.5 ± 0.1", "n": "64"}
     assert line == expected

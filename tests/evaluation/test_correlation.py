@@ -64,7 +64,7 @@ def test_the_papers_correlation_is_mostly_one_of_two_clusters():
 
 
 @pytest.mark.parametrize("n", [5, 12, 40])
-def test_coefficients_are_scipys(n):
+def test_correlation_coefficients_are_scipys(n):
     rng = np.random.default_rng(n)
     x = rng.normal(size=n)
     y = x + rng.normal(size=n).round()  # with ties

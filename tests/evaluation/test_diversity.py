@@ -29,7 +29,7 @@ def test_the_entropy_of_distinct_tokens_is_log_l_and_of_one_token_zero():
     assert (bits.n, bits.unit, nats.unit) == (2, "bits", "nats")
 
 
-def test_hand_counted_sequences():
+def test_distinct_and_recent_tokens_are_counted_as_by_hand():
     tokens = rows([5, 6, 5, 6, 5], [1, 2, 3, 1, 2], [9, 9, 9, 9, 9])
     assert distinct(tokens, 1).tolist() == pytest.approx([2 / 5, 3 / 5, 1 / 5])
     assert distinct(tokens, 2).tolist() == pytest.approx([2 / 4, 3 / 4, 1 / 4])  # 56 65 | 12 23 31 | 99

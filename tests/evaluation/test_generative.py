@@ -104,6 +104,10 @@ def test_ids_of_the_judges_own_vocabulary_are_scored_as_they_are():
         (torch.zeros(2, 3, dtype=torch.int64), {}, "token ids need their tokenizer"),
         (torch.full((2, 3), 4), {"tokenizer": LETTERS}, "token id 4 is out of range"),
         (torch.zeros(2, 3, dtype=torch.int64), {"tokenizer": LETTERS, "tokens_per_text": 3}, "is for texts"),
+        (["ab", "cd"], {"tokens_per_text": [2, 2, 2]}, r"one for each of 2 texts, got \[2, 2, 2\]"),
+        (["ab", "cd"], {"tokens_per_text": [2]}, r"one for each of 2 texts, got \[2\]"),
+        (["ab", "cd"], {"tokens_per_text": 0}, "must be one number > 0"),
+        (["ab", "cd"], {"tokens_per_text": [2, -1]}, "must be one number > 0"),
         (["ab"], {"tokenizer": LETTERS}, "tokenizer= is for token ids"),
         ("abab", {}, "a list of texts"),
         (["abxy"], {}, "'x'.*is not among the 4"),
@@ -121,7 +125,7 @@ def test_texts_too_short_to_score_are_counted():
     assert (found.n, found.too_short) == (2, 2)
     assert found.corpus.value == pytest.approx(math.exp((1.0 + 3.5) / 2))
     assert "2 texts too short to score" in str(found)
-    with pytest.raises(ValueError, match="two tokens, since it has no opening token"):
+    with pytest.raises(ValueError, match="two tokens, since it has no beginning-of-text token"):
         hf.generative_perplexity(["", "a"], Unigram(opened=False))
 
 

@@ -251,7 +251,7 @@ def test_a_name_that_is_no_judge_says_what_is_possible(name, words, monkeypatch)
 
 def test_an_opening_or_a_precision_for_a_network_of_ours_is_refused(tmp_path):
     hf.save_pretrained(tmp_path, network(LETTERS.size), tokenizer=LETTERS)
-    with pytest.raises(ValueError, match="leave opening and dtype out"):
+    with pytest.raises(ValueError, match="opening and dtype do not apply to a hopflow network"):
         hf.judge(tmp_path, opening=(0,))
 
 

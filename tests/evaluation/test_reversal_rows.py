@@ -113,5 +113,5 @@ def test_tables_name_the_paths_and_say_where_too_few_of_them_count():
     assert "br (1 path)" in text
     assert "br (8 paths)" in text
     assert re.search(
-        r"br: 8 paths have an effective number of \d\.\d, so paths=64 would lower it", text.replace("\n", " ")
+        r"br: the 8 paths count as \d\.\d effective paths; paths=64 would lower br", text.replace("\n", " ")
     )

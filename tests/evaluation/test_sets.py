@@ -108,7 +108,7 @@ def test_rows_are_shuffled_with_their_lengths(shelf):
     [
         (
             "text8",
-            r"text8 was not found, and hopflow does not download it: put its files into a folder text8 of .*shelf",
+            r"text8 was not found, and hopflow does not download it: put its files into .*shelf/text8",
         ),
         ("ptb", "ptb was not found"),
         ("lamdba", "neither a file nor a corpus\ndid you mean 'lambada'"),
@@ -122,7 +122,9 @@ def test_a_set_that_is_not_there_is_named(shelf, word, message):
 
 def test_without_a_shelf_it_is_said_how_to_have_one(monkeypatch):
     monkeypatch.delenv("HOPFLOW_DATA", raising=False)
-    with pytest.raises(ValueError, match="put its files into a folder lambada, and its parent into HOPFLOW_DATA"):
+    with pytest.raises(
+        ValueError, match="put its files into a folder named lambada, and set HOPFLOW_DATA to the folder"
+    ):
         sets.named("lambada", evaluated())
 
 
@@ -131,7 +133,9 @@ def test_a_text_that_is_empty_or_too_short_is_refused(tmp_path):
     (tmp_path / "short.txt").write_text("too short")
     with pytest.raises(ValueError, match=r"empty\.txt is empty"):
         sets.named(str(tmp_path / "empty.txt"), evaluated())
-    with pytest.raises(ValueError, match=r"short\.txt is too short: it has 10 tokens, and a sequence of this run 16"):
+    with pytest.raises(
+        ValueError, match=r"short\.txt is too short: it has 10 tokens, but sequences of this run have 16"
+    ):
         sets.named(str(tmp_path / "short.txt"), evaluated())
 
 
@@ -148,7 +152,7 @@ def test_a_run_without_tokenizer_or_length_cannot_read_texts(tmp_path):
         sets.named("x.txt", nameless)
     with pytest.raises(ValueError, match="pass length=TOKENS"):
         sets.named("x.txt", EvaluatedModel(known.model, None, "runs/a", Bytes()))
-    with pytest.raises(ValueError, match="detokenise must be one of auto, as is, words, wikitext, got moses"):
+    with pytest.raises(ValueError, match="detokenise must be one of auto, none, words, wikitext, got moses"):
         sets.named("x.txt", known, detokenise="moses")
 
 

@@ -73,7 +73,7 @@ def sequences(n: int) -> torch.Tensor:
     return torch.arange(n)[:, None].expand(n, 4)
 
 
-def test_it_stops_at_the_requested_error():
+def test_an_estimation_stops_at_the_requested_error():
     found = estimate_in_blocks(Estimator(), sequences(4096), StoppingRule(error=0.05, seconds=1e9))
     (estimate,) = found.estimates
     assert found.reason == "error"
@@ -81,14 +81,14 @@ def test_it_stops_at_the_requested_error():
     assert found.rows == estimate.n < 4096
 
 
-def test_it_stops_at_the_number_of_sequences():
+def test_an_estimation_stops_at_the_number_of_sequences():
     estimator = Estimator()
     found = estimate_in_blocks(estimator, sequences(200), StoppingRule(error=0.0, seconds=1e9, rows=100))
     assert (found.reason, found.rows, found.estimates[0].n) == ("rows", 100, 100)
     assert sum(n for n, _ in estimator.calls) == 100
 
 
-def test_it_stops_when_the_time_is_over_but_after_the_first_block():
+def test_an_estimation_stops_when_the_time_is_over_but_after_the_first_block():
     found = estimate_in_blocks(Estimator(), sequences(200), StoppingRule(error=0.0, seconds=0.0))
     assert (found.reason, found.rows) == ("seconds", stopping.FIRST)
 

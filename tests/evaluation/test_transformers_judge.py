@@ -157,7 +157,7 @@ def test_a_text_that_spells_a_control_token_stays_text_and_the_end_mark_is_one_t
     assert row.tolist().count(judge.tokenizer.end) == 1
 
 
-def test_precision_is_as_asked(tmp_path, bpe):
+def test_a_judge_computes_in_the_dtype_that_was_passed(tmp_path, bpe):
     exact, rough = hf.judge(save(tmp_path, bpe)), hf.judge(tmp_path, dtype=torch.bfloat16)
     assert rough.identity["precision"] == "bfloat16"
     a, b = (float(judge.score(TEXTS[:1]).nats) for judge in (exact, rough))

@@ -196,6 +196,23 @@ def test_the_correctors_surplus_is_exact_for_data_with_independent_positions(nam
     assert product.jumps(eta=eta, steps=6) - product.jumps(steps=6) == pytest.approx(surplus, abs=1e-9)
 
 
+def test_the_correctors_surplus_is_that_of_each_position_with_its_own_source_and_schedule():
+    source = hf.PositionFrequencies(hf.Vocab(2), ((0.5, 0.5), (0.9, 0.1)))
+    flow = hf.Flow(source, schedule=hf.Positional((hf.Polynomial(3.0), hf.Linear())))
+    q = torch.outer(toys.dirichlet(2, seed=7), toys.dirichlet(2, seed=8)).flatten()
+    product = Oracle(flow, q, 2)
+    surplus = corrector_surplus(flow, hf.Euler(6), 0.5, 2)
+    assert product.jumps(eta=0.5, steps=6) - product.jumps(steps=6) == pytest.approx(surplus, abs=1e-9)
+
+
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_with_refresh_the_surplus_depends_on_the_data_and_is_unknown(eta):
+    flow, x1 = hf.Flow(hf.Uniform(hf.Vocab(3))), torch.randint(3, (60, 4), generator=toys.generator(0))
+    found = hf.jumps(flat, flow, n=20, length=4, sampler=hf.Euler(8, refresh=4), eta=eta, x1=x1)
+    assert found.surplus is None
+    assert found.excess is None
+
+
 def test_the_correctors_surplus_is_near_for_other_data_and_exact_for_any_network_where_masks_stay():
     other = toys.oracle("uniform", network=None)
     surplus = corrector_surplus(other.flow, hf.Euler(32), 1.0, 2)
@@ -203,6 +220,20 @@ def test_the_correctors_surplus_is_near_for_other_data_and_exact_for_any_network
     masks = toys.oracle("multimask")  # a random network
     surplus = corrector_surplus(masks.flow, hf.Euler(32), 1.0, 2)
     assert masks.jumps(eta=1.0, steps=32) - masks.jumps(steps=32) == pytest.approx(surplus, abs=1e-9)
+
+
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+def test_hops_of_refreshes_are_not_reported_as_excess(eta):
+    """A perfect network hops more often than predicted if its positions are refreshed; no formula says how often."""
+    perfect = toys.oracle("uniform", network=None)
+    assert perfect.jumps(steps=6, refresh=2) > perfect.jumps(steps=6) + 0.5
+    x1 = torch.randint(3, (64, 2), generator=toys.generator(0))
+    how = {"n": 8, "length": 2, "x1": x1, "ot_batch": 16, "eta": eta}
+    network = toys.oracle("uniform").model
+    found = hf.jumps(network, perfect.flow, sampler=hf.Euler(6, refresh=2), **how)
+    assert (found.surplus, found.excess) == (None, None)
+    assert "excess_jumps" not in [number.quantity for number in found]
+    assert hf.jumps(network, perfect.flow, sampler=hf.Euler(6), **how).excess is not None
 
 
 def test_the_surplus_is_the_known_one_for_the_linear_schedule():
@@ -251,7 +282,7 @@ def test_the_networks_own_table_prices_jumps_and_makes_the_pairs():
     assert (found.ot_batch, found.batches, found.jumps.steps, found.jumps.dtype) == (8, 3, 4, "float32")
     assert found[hf.Hamming].dynamic.value == 6.0  # every mask is left once
     given = hf.transport_costs(model, flow, x1, n=5, ot_batch=8, steps=4, embedding=2 * model.table)
-    assert given.table == "as given"
+    assert given.table == "as passed in embedding="
     for kind, factor in ((hf.Hamming, 1), (hf.Embedding, 2), (hf.SquaredEmbedding, 4)):
         for part in ("dynamic", "kantorovich", "independent"):
             twice, once = getattr(given[kind], part).value, getattr(found[kind], part).value

@@ -19,21 +19,23 @@ def bound(quantity: str, nats: float, error: float, eta: float = 0.0, n: int = 6
     return Row("run", quantity=quantity, **own)
 
 
-def test_it_says_bits_the_sampler_n_and_what_to_hold_them_against():
+def test_the_verdict_has_bits_sampler_n_and_reference_values():
     first, second = verdict([bound("b0", 16 * 2 * math.log(2), 1.0), bound("b1", 16 * math.log(2), 1.0, eta=1.0)])
     error = f"{1 / 16 / math.log(2):.2g}"
     assert first == (
         f"held-out: at most 2 ± {error} bits per token with η = 0 (b0, n = 64), "
         f"at most 1 ± {error} with η = 1 (b1, n = 64), in continuous time."
     )
-    assert second == "Lower is better: random 5, unigram of this text 3."
+    assert second == "Lower is better. For comparison: 5 for random tokens, 3 for the token frequencies of this text."
 
 
 def test_bits_are_per_character_where_these_are_known():
     per = {"bits_per_char": 1.5, "bits_per_char_stderr": None, "characters": 32.0}
     first, second = verdict([bound("b0", 30, 1.0, n=1, **per)])
     assert first.startswith("held-out: at most 1.5 ± ? bits per character with η = 0 (b0, n = 1)")
-    assert second == "Lower is better: random 2.5, unigram of this text 1.5."
+    assert (
+        second == "Lower is better. For comparison: 2.5 for random tokens, 1.5 for the token frequencies of this text."
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_numbers_that_are_equal_by_theory_are_said_once_and_only_if_they_are_equ
     assert "(b1, n = 48)" in verdict([b0, older])[0]
 
 
-def test_the_newest_checkpoint_counts():
+def test_the_verdict_is_that_of_the_newest_checkpoint():
     said = verdict([bound("b0", 10, 1.0, checkpoint=5), bound("b0", 30, 1.0)])
     assert len(said) == 2
     assert f"at most {30 / 16 / math.log(2):.4g}" in said[0]

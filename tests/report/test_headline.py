@@ -96,6 +96,12 @@ def test_hops_of_different_samplers_are_not_compared(headline_of):
     assert headline_of({"rows": [hops(88.4, steps=128)]}, {"rows": [hops(75.4, steps=32)]}) == ""
 
 
+def test_hops_with_and_without_refresh_are_not_compared(headline_of):
+    refreshed = hops(140.0, sampler_label="128 Euler steps, refresh 4")
+    assert "hops" not in headline_of({"rows": [hops(88.0)]}, {"rows": [refreshed]})
+    assert "14.77" in headline_of({"rows": [hops(88.0), refreshed]}, {"rows": [refreshed, hops(75.0)]})
+
+
 def test_more_than_two_significant_bounds_are_counted(headline_of):
     def bounds(values):
         return {

@@ -83,6 +83,10 @@ def test_runs_share_figures_and_have_separate_animations(home):
     assert all(set(figure.data) == {"words", "masks"} for figure in blocks(found, Figure))
 
 
+def test_hops_from_masks_are_a_sentence(home):
+    assert "Every position hops once in each sequence." in said(section([RunData.load(home / "masks")]))
+
+
 def test_counted_hops_are_those_of_generate(home):
     trained = TrainedRun.load(RunData.load(home / "words"))
     found = RunHops.of(0, trained.run).counted
@@ -92,7 +96,7 @@ def test_counted_hops_are_those_of_generate(home):
     assert found.jumps[0] == pytest.approx(float(out.jumps.mean()))
     assert sum(found.by_step.mean) == pytest.approx(found.jumps[0])
     assert sum(found.by_position.mean) == pytest.approx(found.jumps[0])
-    for frame, row in zip(frames_at(found.film, 1.0), out.tokens.tolist(), strict=False):
+    for frame, row in zip(frames_at(found.animation, 1.0), out.tokens.tolist(), strict=False):
         assert frame.text == trained.tokenizer.decode(row)
 
 
@@ -164,7 +168,7 @@ def test_a_second_report_uses_the_cache(words, monkeypatch):
 def test_a_damaged_cache_is_computed_again(words, damage):
     first = RunHops.of(0, RunData.load(words)).counted
     (words / CACHE_FILE).write_text(damage)
-    assert RunHops.of(0, RunData.load(words)).counted.film == first.film
+    assert RunHops.of(0, RunData.load(words)).counted.animation == first.animation
     assert json.loads((words / CACHE_FILE).read_text())["hops"]["found"]["n"] == first.n
 
 

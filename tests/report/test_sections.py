@@ -186,6 +186,17 @@ def test_quality_has_a_line_per_run_eta_and_temperature(runs_of):
     ]
 
 
+def test_another_sampler_has_a_line_and_summary_numbers_of_its_own(runs_of):
+    named = {"sampler_label": "16 Euler steps, refresh 4", "sampler_family": "Euler on EvenGrid, refresh 4"}
+    named |= {"sampler": "η = 0, 16 Euler steps, refresh 4"}
+    rows = [sampled("gen_ppl", 70.0, 8), sampled("gen_ppl", 60.0, 16), sampled("gen_ppl", 50.0, 16) | named]
+    runs = runs_of({"rows": rows})
+    assert list(of(samples.quality(runs), Figure)[0].data) == ["η = 0", "η = 0, Euler on EvenGrid, refresh 4"]
+    numbers = " ".join(value for row in of(summary.section(runs), TableBlock)[0].rows for value in row)
+    assert "60.0 ± 1.0" in numbers
+    assert "50.0 ± 1.0" in numbers
+
+
 def test_quality_of_one_number_of_steps_has_no_curve(runs_of):
     rows = [sampled("entropy_bits", 4.0, 16)]
     assert samples.quality(runs_of({"rows": rows})) is None  # the summary has it

@@ -207,13 +207,13 @@ def shown(line: ComparisonLine, found: Comparison) -> bool:
 
 
 def quantity_of(line: ComparisonLine) -> str:
-    """The quantity as tables show it, such as "b0" or "coupled (no bound)"."""
+    """The quantity as tables show it, such as "b0" or "coupled (not a bound)"."""
     bounds = {row.is_bound for row in line.rows.values()}
     unit = next(iter(line.rows.values())).unit
     name = _name(line.place["quantity"].removesuffix(BITS))
     if line.place["quantity"].endswith(BITS):
         name += ", bits/char"
-    return name if unit not in ("ppl", "bits per character") or bounds == {True} else f"{name} (no bound)"
+    return name if unit not in ("ppl", "bits per character") or bounds == {True} else f"{name} (not a bound)"
 
 
 def _name(quantity: str) -> str:

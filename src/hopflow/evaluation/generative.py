@@ -137,11 +137,18 @@ def _own_tokens(tokens_per_text: int | Sequence[int] | None, score: Score, judge
     """Number of tokens under the samples' tokenizer, less the share of a first token that the judge did not score."""
     if tokens_per_text is None:
         return None
-    counts = torch.as_tensor(tokens_per_text, dtype=torch.float64).expand(len(score.tokens) or 1)
+    counts, n = torch.as_tensor(tokens_per_text, dtype=torch.float64), len(score.tokens)
+    if not (counts.ndim == 0 or counts.shape == (n,)) or bool((counts < 0).any()) or (n and not counts.any()):
+        raise ValueError(f"tokens_per_text must be one number > 0, or one for each of {n} texts, got {tokens_per_text}")
+    counts = counts.expand(n or 1)
     return counts * score.tokens / (score.tokens + (0 if judge.opened else 1))
 
 
 def _nothing(n: int, judge: Judge) -> str:
-    needs = "one token" if judge.opened else "two tokens, since it has no opening token and cannot score the first one"
+    needs = (
+        "one token"
+        if judge.opened
+        else "two tokens, since it has no beginning-of-text token and cannot score the first one"
+    )
     what = f"none of the {n} texts has a token to score" if n else "there is no text to judge"
     return f"{what}: the judge {judge.identity['name']} needs at least {needs}. Were any samples drawn?"

@@ -173,7 +173,10 @@ class CausalJudge(Judge):
                 f"before it: train one with `hopflow train … model=causal`"
             )
         if found.tokenizer is None:
-            raise ValueError(f"{folder} was saved without its tokenizer: save_pretrained(folder, model, tokenizer=…)")
+            raise ValueError(
+                f"{folder} was saved without its tokenizer; save it again with "
+                "save_pretrained(folder, model, tokenizer=…)"
+            )
         if context is None and is_run(folder):
             context = read_recipe(folder)["identity"].get("data.length")
         if context is None:

@@ -59,7 +59,9 @@ def judge(
 
 def _own_judge(path: Path, context: int | None, opening: Any, device: Any, dtype: torch.dtype | None) -> CausalJudge:
     if opening is not None or dtype is not None:
-        raise ValueError("a hopflow network has a learned opening and a stored dtype: leave opening and dtype out")
+        raise ValueError(
+            "opening and dtype do not apply to a hopflow network, which learns a start vector: leave them out"
+        )
     return CausalJudge.load(path, context=context, device=device)
 
 

@@ -66,7 +66,7 @@ class StepsToMatch:
         return found
 
     def __str__(self) -> str:
-        goal = f"{self.target} with {self.goal.steps} ({plus_minus(self.goal.ppl, self.goal.stderr)})"
+        goal = f"{self.target} at {self.goal.steps} steps (perplexity {plus_minus(self.goal.ppl, self.goal.stderr)})"
         if self.steps is None:
             near = "" if self.low is None else f", within the errors from {self.low:.3g} steps on"
             best = f"{plus_minus(self.best.ppl, self.best.stderr)} with {self.best.steps} steps"
@@ -76,7 +76,7 @@ class StepsToMatch:
         if self.low is not None:
             ends = f"95 %: {'less than ' * self.first}{self.low:.3g} to {_or_more(self.high)}"
         factor = self.goal.steps / self.steps
-        times = f"{factor:.3g} times fewer" if factor >= 1 else f"{1 / factor:.3g} times as many"
+        times = f"{factor:.3g} times fewer steps" if factor >= 1 else f"{1 / factor:.3g} times as many steps"
         return (
             f"{self.run} needs {most}{self.steps:.3g} steps ({ends}) to reach {goal}: {least}{times}; "
             f"{self._entropies()}"

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..bounds.estimate import mean_and_error
 from ..flow import Flow
-from ..runs.ot_batch import OTDraw, OTProblem
-from ..runs.rectified_pairs import RectifiedPairs
+from ..runs.training_pairs import TrainingPairs
 
 
 def predicted_jumps(
@@ -21,16 +20,11 @@ def predicted_jumps(
     `batches(b)` returns the data rows of OT batch b. A perfect network hops as often in the sampler with η = 0.
     Cor. 3.2 [coro1]
     """
-    flow = replace(flow, coupling=flow.solved_coupling)
-    stored = None if flow.coupling.pair_store is None else RectifiedPairs.open(flow, length)
-    distances = []
+    pairs, distances = TrainingPairs.of(replace(flow, coupling=flow.solved_coupling), length), []
     for index in range(count):
         x1 = batches(index).to("cpu", torch.int64)
         if x1.shape != (size, length):
             raise ValueError(f"batches({index}) must return rows of shape {(size, length)}, got {tuple(x1.shape)}.")
-        if stored is None:
-            x0 = OTProblem(OTDraw(seed, index, size, size), x1).solve(flow).x0
-        else:
-            x0, x1 = stored.next_to(x1, seed, index)
+        x0, x1 = pairs.batch(x1, seed, index)
         distances.append((x0 != x1).sum(1).double().mean())
     return mean_and_error(torch.stack(distances))

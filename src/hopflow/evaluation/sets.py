@@ -124,8 +124,10 @@ def named(
         return _set(word, corpus, evaluated, {"detokenised": "as is", "split": "all", "trained_on": trained_on})
     where, split = _find(word)
     how = KNOWN.get(word.partition(":")[0], "as is") if detokenise == "auto" else detokenise
+    how = "as is" if how == "none" else how
     if how not in DETOKENISERS:
-        raise ValueError(f"detokenise must be one of auto, {', '.join(DETOKENISERS)}, got {how}")
+        names = ", ".join(name for name in DETOKENISERS if name != "as is")
+        raise ValueError(f"detokenise must be one of auto, none, {names}, got {how}")
     status = Progress(progress)
     source: str | Path = where
     if how != "as is":
@@ -137,7 +139,7 @@ def named(
         complete = data.load(source, tokenizer, 1, holdout=1.0, offline=offline, progress=progress)
     if int(complete.identity["test_tokens"]) < length:
         tokens = complete.identity["test_tokens"]
-        raise ValueError(f"{word} is too short: it has {tokens} tokens, and a sequence of this run {length}")
+        raise ValueError(f"{word} is too short: it has {tokens} tokens, but sequences of this run have {length}")
     corpus = data.load(source, tokenizer, length, holdout=1.0, offline=offline, progress=progress)
     facts: dict[str, Any] = {
         "detokenised": how,
@@ -189,7 +191,8 @@ def _find(word: str) -> tuple[str, str]:
         return (f"{name}:{split}" if split else name), split or "all"
     if name in KNOWN and not Path(word).exists():
         folder = data_folder()
-        where = f"a folder {name} of {folder}" if folder else f"a folder {name}, and its parent into HOPFLOW_DATA"
+        own = f"a folder named {name}, and set HOPFLOW_DATA to the folder that contains it"
+        where = f"{folder / name}" if folder else own
         raise ValueError(f"{name} was not found, and hopflow does not download it: put its files into {where}")
     return word, "all"
 

@@ -43,7 +43,7 @@ class Suite:
     length: int | None = None
     """Tokens per sequence of `data`; by default as in training."""
     detokenise: str = "auto"
-    """How word-tokenized sets are turned into plain text: auto, as is, words, wikitext."""
+    """How word-tokenized sets are turned into plain text: auto, none, words or wikitext."""
     eta: tuple[float, ...] = (0.0, 1.0)
     """Corrector strengths of samplers and bounds; a sampler without corrector draws with η = 0 only."""
     steps: tuple[int, ...] = (32,)
@@ -51,9 +51,13 @@ class Suite:
     sampler: Sampler | Callable[[int], Sampler] | None = None
     """The sampler of the samples, or a function from steps to a sampler; by default `Euler`."""
     coupling: Coupling | str = "own"
+    """Coupling of the quantity `coupled`: own (as in training), exact, sinkhorn, none, or a Coupling."""
     ot_n: int | None = None
+    """Sequences per OT batch of `coupling`; None: as in training."""
     eps: float | None = None
+    """Entropic regularization of sinkhorn; None: as in training."""
     draws: int = 8
+    """Monte Carlo draws per sequence and bound."""
     paths: int = 8
     """Reversed paths per sequence of br, ≥ 2; 0 leaves br out."""
     batch: int | None = None
@@ -61,14 +65,20 @@ class Suite:
     precision: str = "auto"
     """auto, float32 or bf16: dtype of the network of a flow, up to its head; auto is bf16 on a GPU that has it."""
     error: float = 0.01
+    """Stop a bound at this relative standard error of the perplexity."""
     seconds: float = 60.0
+    """Time limit in seconds for the bounds of one test set."""
     rows: int | None = None
+    """Largest number of sequences per bound; None: all."""
     gen: bool = True
     """Whether to draw samples."""
     n: int = 64
+    """Number of samples for each sampler."""
     temperature: tuple[float, ...] = (1.0,)
     judge: Judge | str | os.PathLike[str] | None = None
+    """Language model that scores the samples: a Judge, or a name for `hf.judge`; None: no score."""
     retokenise: bool = True
+    """True: the judge tokenizes the texts itself; False: it scores the token ids."""
     metrics: tuple[SampleMetric, ...] = METRICS
     """The metrics of samples."""
     validators: tuple[Any, ...] = ()
@@ -196,7 +206,9 @@ def evaluate(
     progress: ProgressCallback | None = None,
     **keys: Any,
 ) -> list[Row]:
-    """Evaluate a run folder, or a network with its flow and test sequences x1; keywords are the fields of `Suite`.
+    """Evaluate a run folder, or a network with its flow and test sequences x1.
+
+    Keywords are the fields of `hopflow.evaluation.suite.Suite`.
 
     `labels` has the label of each sequence of x1, for a network with labels: bounds are then on -log p(x1 | label).
     An autoregressive network (`Causal`) needs no flow. Nothing is written; `hopflow eval` stores the rows in the run

@@ -18,6 +18,7 @@ JUDGED = {"gen_ppl": "gen_ppl", "gen_ppl_mean": "gen_ppl_mean", "gen_bits_per_by
 """Numbers of a judge that are shown, and their headings; eval.json has all."""
 HIDDEN = ("gen_nats",)
 """Numbers of a judge that are only in eval.json."""
+DRAWS, SEQUENCES = "s.e. (draws)", "s.e. (sequences)"
 PARTS = ("nats_draw_stderr", "nats_sequence_stderr")
 """The two parts of the standard error of nats."""
 
@@ -32,7 +33,7 @@ def page(rows: Sequence[Row], remarks: Iterable[str] = (), width: int | None = N
     transport = [row for row in rows if row.set == TRANSPORT]
     points = [row for row in rows if row.unit != "ppl" and row.set != TRANSPORT]
     for (step,), here in _grouped(points, "checkpoint"):
-        parts += [wrapped(f"## samples, and the text to compare them with{_step(step)}", width), *_points(here, width)]
+        parts += [wrapped(f"## samples and held-out text{_step(step)}", width), *_points(here, width)]
     for (step, *_), here in _grouped(transport, "checkpoint", "steps", "length", "data_sha256", "seed"):
         head, lines, notes = transport_table(here, full=width is None)
         parts += [f"## transport per sequence{_step(step)}", *([rendered(head, lines, width)] if lines else [])]
@@ -104,13 +105,15 @@ def _shorten(lines: list[dict[str, str]], rows: Sequence[Row]) -> None:
     """Drop columns that a terminal has no room for; they are in eval.md, or in the notes under the table."""
     per_character = any("bits_per_char" in row.more for row in rows)
     couplings = {_name(row).partition(" ")[2] for row in rows if "ot_n" in row.more}
-    kinds = {line["is"] for line in lines}
+    kinds = {line["kind"] for line in lines}
     for line, row in zip(lines, rows, strict=True):
         line["quantity"] = row.quantity if len(couplings) == 1 and "ot_n" in row.more else line["quantity"]
-        line["quantity"] += {"no bound": " (no bound)", "exact": " (exact)" * (len(kinds) > 1)}.get(line.pop("is"), "")
+        line["quantity"] += {"not a bound": " (not a bound)", "exact": " (exact)" * (len(kinds) > 1)}.get(
+            line.pop("kind"), ""
+        )
         line["sampler"] = line["sampler"].replace(CONTINUOUS, "continuous")
         line["n"] = f"{row.n:,} × {row.more['ot_n']}" if "ot_n" in row.more else line["n"]
-        for name in ("nats/sequence" if per_character else "bits/char", "draws", "sequences"):
+        for name in ("nats/sequence" if per_character else "bits/char", DRAWS, SEQUENCES):
             line.pop(name)
 
 
@@ -134,10 +137,10 @@ def _likelihood(row: Row, copies: Sequence[Row]) -> dict[str, str]:
         "perplexity": plus_minus(row.value, row.stderr),
         "bits/char": bits,
         "nats/sequence": _pm(more["nats"], more["nats_stderr"]),
-        "draws": draws,
-        "sequences": sequences,
+        DRAWS: draws,
+        SEQUENCES: sequences,
         "n": f"{row.n:,} minibatches" if "ot_n" in more else f"{row.n:,}",
-        "is": "exact" if more.get("exact") else "a bound" if row.is_bound else "no bound",
+        "kind": "exact" if more.get("exact") else "a bound" if row.is_bound else "not a bound",
     }
 
 
@@ -156,7 +159,7 @@ def _origin(rows: Sequence[Row], same: dict[str, str], full: bool) -> str:
     more = row.more
     notes = [f"{more['of']:,} sequences of {more['length']} tokens"]
     notes = [f"n = {same['n']} of {notes[0]}"] if "n" in same else notes
-    notes += [f"each is {same['is']}"] if "is" in same else []
+    notes += [f"each is {same['kind']}"] if "kind" in same else []
     if not full and (coupled := dict.fromkeys(_name(one).partition(" ")[2] for one in rows if "ot_n" in one.more)):
         notes.append(f"coupled minibatches × rows: {', '.join(name.strip('()') for name in coupled)}")
     notes += [row.dtype, f"weights: {more['weights']}"]
@@ -165,7 +168,7 @@ def _origin(rows: Sequence[Row], same: dict[str, str], full: bool) -> str:
     notes += _heavy(rows)
     if more.get("trained_on"):
         notes.append("the run was trained on this text")
-    notes.append("± is the standard error" + ("; `draws` and `sequences` are its parts, in nats" if full else ""))
+    notes.append("± is the standard error" + ("; the columns s.e. are its two parts, in nats" if full else ""))
     return f"{'; '.join(notes)}."
 
 
@@ -175,7 +178,7 @@ def _heavy(rows: Sequence[Row]) -> list[str]:
     for row in sorted(found, key=lambda row: row.more["effective_paths"] / row.more["paths"]):
         paths, count = row.more["paths"], row.more["effective_paths"]
         if count < LIGHT_TAILED * paths:
-            return [f"br: {paths} paths have an effective number of {count:.1f}, so paths={8 * paths} would lower it"]
+            return [f"br: the {paths} paths count as {count:.1f} effective paths; paths={8 * paths} would lower br"]
     return []
 
 

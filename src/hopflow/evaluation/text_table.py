@@ -60,7 +60,7 @@ def _word(text: str) -> int:
 
 
 def _bound(text: str) -> str:
-    return TOGETHER.sub("\u00a0\\1\u00a0", text).replace(" s.e.", "\u00a0s.e.")
+    return TOGETHER.sub("\u00a0\\1\u00a0", text).replace(" s.e.", "\u00a0s.e.").replace(", n\u00a0", ",\u00a0n\u00a0")
 
 
 def _fitting(values: Sequence[int], room: int) -> int:

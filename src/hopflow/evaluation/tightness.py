@@ -1,7 +1,7 @@
 """Tightness of the bounds: the three analyses of App. C.5 [C4], computed exactly by the oracle."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from ..objectives import Bound, CrossEntropy
 from ..predictions import Carry
 from ..runs.rng import Seeded
 from ..sources import Mask, Uniform
+from ..system.progress import ProgressCallback
 from ..vocab import Vocab
 
 A, B, M = 0, 1, 2
@@ -38,14 +39,13 @@ class TightnessRow:
 
 
 ANALYSES = ("first", "second", "third")
-Progress = Callable[[str], None]
 
 
 def _silent(line: str) -> None:
     """Report no progress."""
 
 
-def run(seed: int = 0, analyses: Sequence[str] = ANALYSES, progress: Progress = _silent) -> list[TightnessRow]:
+def run(seed: int = 0, analyses: Sequence[str] = ANALYSES, progress: ProgressCallback = _silent) -> list[TightnessRow]:
     """Run these analyses, in the order of the paper."""
     rows: list[TightnessRow] = []
     threads = torch.get_num_threads()
@@ -110,7 +110,7 @@ def third(
     paper: tuple[float, float, float],
     seed: int,
     steps: int = 2000,
-    progress: Progress = _silent,
+    progress: ProgressCallback = _silent,
 ) -> list[TightnessRow]:
     """A network with three hidden units on bigram data: with masks as in the paper, and from a uniform source."""
     name = f"V{v}L{length}"

@@ -22,8 +22,7 @@ from ..costs import Cost, Embedding, Hamming, SequenceCost, SquaredEmbedding
 from ..flow import Flow
 from ..network.network import Network
 from ..runs import checkpoint
-from ..runs.ot_batch import OTDraw, OTProblem
-from ..runs.rectified_pairs import RectifiedPairs
+from ..runs.training_pairs import TrainingPairs
 from ..sampling.generate import SamplingOptions, generate
 from ..sampling.generation import HOLE, Generation
 from ..sampling.samplers import Sampler
@@ -210,13 +209,17 @@ def transport_costs(
 
 
 def corrector_surplus(flow: Flow, sampler: Sampler, eta: Eta, length: int) -> float | None:
-    """The jumps that the corrector adds: Σ_i (1 - Σp0²)·Σ_n s_n·(1 - k_n); None for a sampler without Euler steps.
+    """The jumps that the corrector adds: Σ_i (1 - Σp0²)·Σ_n s_n·(1 - k_n); p0, s and k are those of position i.
+
+    None for a sampler without Euler steps, and with refresh, whose jumps depend on the data.
 
     For the linear schedule and η ≤ 1 the sum is η·(H_N - 1), theory.md §2. It is exact for a perfect network with
     independent pairs where positions of the data are independent, and for every network where data tokens stay (a
     disjoint source under Carry or Evidence). Otherwise it is O(1/N) off for a perfect network, and unknown for a
     network that was trained on other pairs or is not perfect.
     """
+    if sampler.refresh:
+        return None
     if not callable(eta) and eta == 0:
         return 0.0
     t = sampler.step_times
@@ -224,8 +227,8 @@ def corrector_surplus(flow: Flow, sampler: Sampler, eta: Eta, length: int) -> fl
         return None
     rest = flow.schedule.rest(t[:, None])  # (N+1, 1) or (N+1, L)
     _, s = step_sizes(rest[:-1], rest[:-1] - rest[1:], eta_at(eta, t[:-1])[:, None])
-    proposed = (s * rest[:-1]).sum(0).expand(length).sum()  # accepted as well: a token is noise with probability 1 - k
-    return float(proposed) * (1 - float(flow.source.token_probs().double().square().sum(-1).mean()))
+    proposed = (s * rest[:-1]).sum(0).expand(length)  # accepted as well: a token is noise with probability 1 - k
+    return float((proposed * (1 - flow.source.token_probs().double().square().sum(-1))).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,16 +273,11 @@ class _Batches:
 
     def __iter__(self) -> Iterator[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]]:
         network = self.model if "network" in self.flow.coupling.reads else None
-        rectified = self.flow.coupling.pair_store is not None
-        stored = RectifiedPairs.open(self.flow, self.x1.shape[1]) if rectified else None
+        pairs = TrainingPairs.of(self.flow, self.x1.shape[1])
         for index in range(len(self.x1) // self.size):  # a smaller last batch would be coupled differently
             here = slice(index * self.size, (index + 1) * self.size)
             rows, group = self.x1[here], None if self.group is None else self.group[here]
-            if stored is not None:
-                yield stored.next_to(rows, self.seed, index)
-                continue
-            draw = OTDraw(self.seed, index, self.size, self.size)
-            yield OTProblem(draw, rows, group, self.table, network).solve(self.flow).x0, rows
+            yield pairs.batch(rows, self.seed, index, group=group, embedding=self.table, network=network)
 
 
 def _predicted(pairs: Sequence[tuple[Tensor, Tensor]]) -> Measurement:
@@ -314,7 +312,7 @@ def _table(model: Network, embedding: Tensor | None, run: str | os.PathLike[str]
     if embedding is not None and run is not None:
         raise ValueError("pass either embedding= or run=, not both")
     if embedding is not None:
-        return embedding.detach().cpu(), "as given"
+        return embedding.detach().cpu(), "as passed in embedding="
     if run is not None:
         saved = checkpoint.latest(Path(run) / "checkpoints")
         if saved is None:

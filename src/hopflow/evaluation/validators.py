@@ -59,10 +59,12 @@ def as_metric(validator: Any) -> SampleMetric:
     """The metric of a function; of a name in EXAMPLES, or of `package.module:function`, which is imported."""
     function = load(validator) if isinstance(validator, str) else validator
     if not callable(function):
-        raise ValueError(f"validators must be functions of the samples, got {function!r}")
+        raise ValueError(f"validators must be functions from Samples to one number per sequence, got {function!r}")
     name = getattr(function, "__name__", type(function).__name__)
     if not name.isidentifier():
-        raise ValueError(f"a validator needs a name for its rows: define it with def, got {name}")
+        raise ValueError(
+            f"a validator needs a name, which becomes the name of its metric: define it with def, got {name}"
+        )
     origin = f"{getattr(function, '__module__', None) or '?'}:{name}"
 
     def per_sequence(samples: Samples) -> Tensor:

@@ -92,7 +92,8 @@ def _references(row: Row) -> list[str]:
         return []
     units = row.more["characters"] if "bits_per_char" in row.more else row.more["length"]
     random, unigram = (row.more[name] / math.log(2) / units for name in ("random_nats", "unigram_nats"))
-    return [f"Lower is better: random {random:.4g}, unigram of {row.more['unigram_of']} {unigram:.4g}."]
+    other = f"{random:.4g} for random tokens, {unigram:.4g} for the token frequencies of {row.more['unigram_of']}"
+    return [f"Lower is better. For comparison: {other}."]
 
 
 def _judged(rows: Sequence[Row]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..bounds.estimate import for_json
+from ..runs.run_folder import FIGURES
 from ..system import atomic
 from .blocks import Block, Collapsible, Figure
 from .figures import standalone
@@ -19,7 +20,7 @@ from .page import render_page
 from .run_data import RunData, unique_names
 from .sections import compose
 
-FILE, FIGURES = "report.html", "report"
+FILE = "report.html"
 RunOrFolder = RunData | Path | str
 
 

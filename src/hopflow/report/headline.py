@@ -5,11 +5,13 @@ neither called equal nor different. Where br was measured, runs are judged by th
 η = 0 (br or bn), because the other bounds of this sampler can be far too high.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
+
+from ..bounds.estimate import mean_and_error
 from ..evaluation.best_bound import best_bound
 from ..evaluation.compare import Comparison, ComparisonLine
 from ..evaluation.rows import SAMPLES, Row
@@ -48,10 +50,7 @@ class SeedGroup:
         found = [values[run] for run in self.runs]
         if len(found) == 1:
             return found[0]
-        numbers = [one.value for one in found]
-        mean = sum(numbers) / len(numbers)
-        spread = sum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1)
-        return ValueWithError(mean, math.sqrt(spread / len(numbers)))
+        return ValueWithError(*mean_and_error(torch.tensor([one.value for one in found], dtype=torch.float64)))
 
 
 def headline(runs: Sequence[RunData]) -> str:

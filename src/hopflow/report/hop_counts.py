@@ -63,7 +63,7 @@ class CountedHops:
     """Positions per bin."""
     by_position: Means
     """Hops per sequence at one position."""
-    film: dict[str, Any]
+    animation: dict[str, Any]
     """The first sequences, for the animation."""
 
     @classmethod
@@ -274,7 +274,7 @@ def counted_totals(runs: Sequence[RunData]) -> tuple[dict[RunData, ValueWithErro
     """Hops per sequence of every run with the same sampler, η = 0, and this sampler; empty if they share none."""
     by_steps = [
         {
-            (row.more.get("steps"), row.more.get("length")): row
+            (row.more.get("steps"), row.more.get("length"), row.more.get("sampler_label")): row
             for row in run.rows
             if (row.set, row.quantity, row.eta) == (SAMPLES, "jumps", 0.0)
             and row.more.get("temperature", 1.0) in (None, 1.0)
@@ -282,7 +282,7 @@ def counted_totals(runs: Sequence[RunData]) -> tuple[dict[RunData, ValueWithErro
         for run in runs
     ]
     if common := set.intersection(*(set(rows) for rows in by_steps)):
-        most = max(common, key=lambda place: place[0] or 0)
+        most = max(common, key=lambda place: (place[0] or 0, place[2] is None))  # plain Euler steps first
         rows = [found[most] for found in by_steps]
         values = [ValueWithError(row.value, standard_error(row.stderr, row.n)) for row in rows]
         return dict(zip(runs, values, strict=True)), str(rows[0].more.get("sampler", "η = 0"))

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,10 +20,9 @@ from ..flow import Flow
 from ..network.network import label_count
 from ..runs import checkpoint
 from ..runs.devices import choose_device
-from ..runs.ot_batch import OTDraw, OTProblem
 from ..runs.pretrained import from_pretrained
-from ..runs.rectified_pairs import RectifiedPairs
 from ..runs.run_folder import CHECKPOINTS
+from ..runs.training_pairs import TrainingPairs
 from ..system import atomic, regular_file
 from .run_data import RunData
 
@@ -121,18 +121,11 @@ class TrainedRun:
 
     def pairs(self, rows: int) -> Iterator[tuple[Int[Tensor, "n L"], Int[Tensor, "n L"]]]:
         """Source and data rows coupled as in the training, one batch after the other, without end."""
-        seed, inputs, index = int(self.run.recipe.get("seed") or 0), self.coupling_inputs(self.flow.coupling), 0
-        rectified = self.flow.coupling.pair_store is not None
-        stored = RectifiedPairs.open(self.flow, self.length) if rectified else None
-        while stored is not None:
-            yield stored.next_to(self.corpus.batch(seed, index * rows, rows), seed, index)
-            index += 1
-        while True:
-            x1, draw = self.corpus.batch(seed, index * rows, rows), OTDraw(seed, index, rows, rows)
-            labels = self.labels(seed, index * rows, rows)
-            problem = OTProblem(draw, x1, labels, inputs["embedding"], inputs["network"])
-            yield problem.solve(self.flow).x0, x1
-            index += 1
+        seed, inputs = int(self.run.recipe.get("seed") or 0), self.coupling_inputs(self.flow.coupling)
+        pairs = TrainingPairs.of(self.flow, self.length)
+        for index in count():
+            x1, labels = self.corpus.batch(seed, index * rows, rows), self.labels(seed, index * rows, rows)
+            yield pairs.batch(x1, seed, index, group=labels, **inputs)
 
 
 def error_text(error: ValueError | OSError) -> str:

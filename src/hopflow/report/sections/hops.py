@@ -63,11 +63,11 @@ def section(runs: Sequence[RunData]) -> Section | None:
 def _animation(hops: RunHops, named: bool) -> list[Block]:
     counted = hops.counted
     facts = (
-        f"{f'{hops.run.name}: ' if named else ''}{len(counted.film['sequences'])} of {counted.n} samples, "
+        f"{f'{hops.run.name}: ' if named else ''}{len(counted.animation['sequences'])} of {counted.n} samples, "
         f"{counted.sampler}, η = 0, weights of step {hops.run.checkpoint:,} in {counted.dtype}."
     )
-    stills = _stills(counted.film, hops.run)
-    return [Paragraph(facts), AnimationBlock(f"player-{hops.k}", counted.film, stills, stills[-1].readings)]
+    stills = _stills(counted.animation, hops.run)
+    return [Paragraph(facts), AnimationBlock(f"player-{hops.k}", counted.animation, stills, stills[-1].readings)]
 
 
 def _stills(animation: dict[str, Any], run: RunData) -> tuple[SampleTexts, ...]:
@@ -121,7 +121,9 @@ def _figures(found: Sequence[RunHops]) -> list[Block]:
     ]
     levels = {value for one in found for value in one.counted.by_position.mean}
     if len(levels) == 1:  # from masks: a horizontal line
-        return [*blocks, Paragraph(f"Every position hops {format_number(levels.pop())} times in each sequence.")]
+        level = levels.pop()
+        often = "once" if level == 1 else f"{format_number(level)} times"
+        return [*blocks, Paragraph(f"Every position hops {often} in each sequence.")]
     caption = f"{BY_POSITION} {lines}{averaged}"
     figure = figures.draw_figure(
         "jumps_by_position", caption, lambda axes: _paint_positions(axes, found), data=by_position

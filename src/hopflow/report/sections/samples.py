@@ -62,7 +62,7 @@ def _samples(rows: Sequence[Row], quantity: str | None = None, judge: str | None
 
 
 def _figure(runs: Sequence[RunData], quantity: str, judge: str | None, name: str, judge_name: str = "") -> Figure:
-    """A line for every run, η and temperature; the held-out text itself as a horizontal line."""
+    """A line for every run, η, sampler and temperature; the held-out text itself as a horizontal line."""
     lines = [
         (k, place, label, rows)
         for k, run in enumerate(runs)
@@ -90,6 +90,7 @@ def _lines(run: RunData, quantity: str, judge: str | None, several: bool) -> dic
     for row in sorted(_samples(run.rows, quantity, judge), key=lambda row: row.more.get("steps") or 0):
         parts = [run.name] if several else []
         parts += [f"η = {row.eta:g}"] if row.eta is not None else ["left to right"]
+        parts += [str(row.more["sampler_family"])] if "sampler_family" in row.more else []
         parts += [f"temperature {row.more['temperature']:g}"] if row.more.get("temperature", 1.0) != 1.0 else []
         found.setdefault(printable(", ".join(parts)), []).append(row)
     return found

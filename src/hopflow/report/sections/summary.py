@@ -107,14 +107,15 @@ FACTS: tuple[Callable[[RunData], dict[str, str]], ...] = (_training, _loss, _log
 
 
 def _evaluated(run: RunData, hops_only: bool) -> dict[str, str]:
-    """Likelihoods and numbers of samples, each for the largest number of sampling steps."""
+    """Likelihoods and numbers of samples, each for the largest number of sampling steps of a sampler."""
     judges = judge_names([run])
-    found: dict[tuple[str, str, float | None, str], Row] = {}
+    found: dict[tuple[str, str, float | None, str, str], Row] = {}
     for row in sorted(run.rows, key=lambda row: row.more.get("steps") or 0):
         sampled = row.set == SAMPLES and row.quantity in SAMPLE_QUANTITIES
         likelihood = row.unit == "ppl" and "ot_n" not in row.more and not sampled and row.quantity != "gen_ppl"
         if (sampled and row.quantity == "jumps") or ((sampled or likelihood) and not hops_only):
-            found[row.set, row.quantity, row.eta, str(row.more.get("judge_hash"))] = row
+            judge, family = (str(row.more.get(name)) for name in ("judge_hash", "sampler_family"))
+            found[row.set, row.quantity, row.eta, judge, family] = row
     order = list(SAMPLE_QUANTITIES)
     rows = sorted(found.values(), key=lambda row: order.index(row.quantity) if row.set == SAMPLES else -1)
     return {_name(row, judges): format_value(row.value, row.stderr, row.n) for row in rows}
