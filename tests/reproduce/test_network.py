@@ -1,6 +1,7 @@
 """The network of the repository: trained, stored in small bf16 files with a card, and found by its name."""
 
 import json
+import signal
 import sys
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from hopflow.cli import trained_network
 from hopflow.evaluation.evaluated_model import EvaluatedModel
 from hopflow.reproduce import network
 from hopflow.runs import named_networks
+from hopflow.training.signals import Interrupted
 
 SMALL = {"data": "docs", "tokens": "bpe:300", "size": "micro", "batch": 4, "rows": 4, "samples": 4, "device": "cpu"}
 
@@ -118,6 +120,21 @@ def test_a_training_that_ran_out_of_time_is_stored_and_continued(tmp_path, monke
     assert any("the same command continues" in line for line in lines)
     network.run(tmp_path / "out", steps=steps + 1, **keys)
     assert hf.from_pretrained(tmp_path / "out").recipe["steps"] == steps + 1
+
+
+def test_a_signal_without_a_time_limit_stops_the_command_and_stores_no_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOPFLOW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(network, "network_recipe", short(network.network_recipe))
+
+    def stop_at_the_first_step(text):
+        if text.startswith("step 1 "):
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        network.run(
+            tmp_path / "out", work=tmp_path / "run", steps=30, offline=True, say=stop_at_the_first_step, **SMALL
+        )
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_network_that_is_too_large_is_refused_before_it_is_trained(tmp_path, monkeypatch):

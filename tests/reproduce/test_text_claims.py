@@ -18,7 +18,7 @@ PAIRS = {
     2: ("dfm_b_exact_ema", "dfm_b"),
     3: ("dfm_mmf_exact_ema", "dfm_mmf"),
     4: ("dfm_mmf_exact_ema", "dfm_o"),
-    5: ("dfm_n", "dfm_o"),
+    5: ("dfm_o", "dfm_o_plain"),
     6: ("dfm_b_exact_ema", "dfm_b"),
     7: ("dfm_mmf_exact_ema", "dfm_mmf"),
     8: ("dfm_mmf", "dfm_o"),
@@ -127,7 +127,7 @@ def test_the_error_of_a_difference_is_not_below_that_within_the_seeds():
 
 def test_seeds_whose_variants_were_scored_by_two_trainings_of_a_judge_are_named():
     base, ours = ([flat(seed) for seed in SEEDS] for _ in range(2))
-    decide = _judged_claim("lower", "dfm_b_exact_ema", "dfm_b", 32, 0.0)
+    decide = _judged_claim("lower", "dfm_b_exact_ema", "dfm_b", 32)
     assert "trainings" not in decide({"dfm_b": base, "dfm_b_exact_ema": ours}).number
     other = {**ours[1].judges, "ar": {"identity": {"sha256": {"w": "0"}}}}
     ours[1] = replace(ours[1], judges=other)

@@ -11,11 +11,11 @@ from synthetic_cells import synthetic_cell
 from hopflow import cli
 from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.cell import REPEATED
-from hopflow.reproduce.text.claims import CLAIMS
+from hopflow.reproduce.text.claims import CLAIMS, verdicts
 from hopflow.reproduce.text.findings import _paper_steps, cost_table
 from hopflow.reproduce.text.page import page
 from hopflow.reproduce.text.pictures import pictures
-from hopflow.reproduce.text.protocol import FULL
+from hopflow.reproduce.text.protocol import CHARACTERS, FULL, SEEDS
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +114,31 @@ def test_the_command_writes_the_page_and_the_pictures_of_docs(complete, monkeypa
         assert drawings.exists() == exists
     assert {file.name for file in drawings.iterdir()} == {"text_bounds.svg", "text_samples.svg", "text_hops.svg"}
     assert "(0 runs missing)" in capsys.readouterr().out
+
+
+def test_a_study_by_characters_has_its_own_page_with_samples_in_place_of_the_paper_s_tables(tmp_path):
+    folder = tmp_path / "results" / "text"
+    for variant, seed in BUDGETS["characters"].cells():
+        synthetic_cell("characters", variant, seed).write(folder)
+    text = page(folder, "characters")
+    assert text.startswith(f"# Results: {BUDGETS['characters'].title}\n")
+    assert "missing: none" in text
+    assert "budget=characters --table`" in text
+    assert "## The paper's tables" not in text
+    assert rows_after(text, "## Samples") == [variant.name for variant in BUDGETS["characters"].variants]
+    rules = text[text.index("## Claims and rules") :]
+    assert "by the judge ar |" in rules
+    assert "both judges" not in rules
+    assert "Pearson of log mean zero-shot b0" not in rules  # there are no zero-shot sets
+    drawn = pictures(folder, "characters")
+    assert set(drawn) == {f"text_characters_{name}.svg" for name in ("bounds", "samples", "hops")}
+    assert all(f"pictures/{name}" in text for name in drawn)
+
+
+def test_with_one_judge_its_difference_alone_decides_a_claim(tmp_path):
+    variants = {variant.name: variant for variant in BUDGETS["characters"].variants}
+    names = ("dfm_b", "dfm_b_exact_ema")
+    cells = {name: [synthetic_cell("characters", variants[name], seed) for seed in SEEDS] for name in names}
+    found = {result.claim: result for result in verdicts(cells, CHARACTERS)}
+    assert found["OT improves samples of bag-of-words at 32 steps"].status == "confirmed"
+    assert len(found) == len(CLAIMS) - 1

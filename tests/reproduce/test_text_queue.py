@@ -22,7 +22,7 @@ from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.cell_bounds import _tightest_proposal
 from hopflow.reproduce.text.evaluation_sets import EvaluationSets
 from hopflow.reproduce.text.failures import read_failures
-from hopflow.reproduce.text.judges import NamedJudge
+from hopflow.reproduce.text.judges import NamedJudge, judge_folder
 from hopflow.reproduce.text.page import page
 from hopflow.reproduce.text.protocol import Budget
 
@@ -124,6 +124,27 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path):
     assert order == ["waiting for another process, which trains judge", "first", "second"]
 
 
+@pytest.mark.parametrize(
+    ("trained_elsewhere", "expected"),
+    [(True, ["training", "judge", "samples"]), (False, ["judge", "training", "samples"])],
+)
+def test_a_cell_is_trained_while_another_process_trains_the_judge(tmp_path, monkeypatch, trained_elsewhere, expected):
+    order, work = [], tmp_path / "work"
+
+    def run_cell(budget, variant, seed, judges, *_, **__):
+        order.append("training")
+        judges()
+        order.append("samples")
+        return synthetic_cell(budget, variant, seed)
+
+    two_cells(monkeypatch, run_cell)
+    monkeypatch.setattr(queue, "prepare_judges", lambda *_: order.append("judge") or [])
+    folder = judge_folder(TINY, work) if trained_elsewhere else tmp_path / "another"
+    with training_run._alone(folder, lambda: None):
+        queue.run(tmp_path, budget="tiny", work=work, device="cpu", variants=("ar",))
+    assert order == expected
+
+
 def test_the_forecast_of_a_cell_is_that_of_its_variant_then_of_its_protocol_then_the_expected_one():
     variant, other = tiny_budget("dfm_b", "ar").variants
     times = queue.CellTimes("gpu", unknown=7.0)
@@ -150,7 +171,7 @@ def test_only_the_named_variants_and_seeds_are_run(tmp_path):
     assert [(variant.name, seed) for variant, seed in chosen] == [
         *(("dfm_b", 1), ("dfm_mmf", 1), ("dfm_b", 2), ("dfm_mmf", 2))
     ]
-    with pytest.raises(ValueError, match="no variant 'dfm_x'; variants are dfm_o, dfm_n"):
+    with pytest.raises(ValueError, match="no variant 'dfm_x'; variants are dfm_o, dfm_b"):
         queue.chosen_cells(BUDGETS["full"], tmp_path, ("dfm_x",))
 
 

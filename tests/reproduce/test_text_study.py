@@ -13,7 +13,7 @@ from hopflow.reproduce.text import queue
 from hopflow.reproduce.text.budgets import BUDGETS
 from hopflow.reproduce.text.claims import ClaimResult, _bound_claim, _judged_claim
 from hopflow.reproduce.text.page import page
-from hopflow.reproduce.text.protocol import FULL, LAPTOP, PAPER_SIZE, SEEDS, Budget, StudyVariant
+from hopflow.reproduce.text.protocol import CHARACTERS, FULL, LAPTOP, PAPER_SIZE, SEEDS, Budget, StudyVariant
 from hopflow.reproduce.text.statistics import (
     difference,
     judged_perplexity,
@@ -94,8 +94,8 @@ def test_a_difference_is_paired_by_sequence_so_that_what_sequences_share_cancels
 
 def test_two_runs_differ_by_the_spread_over_seeds_times_the_root_of_two():
     spread = [cell("x", seed, [bound([4.0 * seed])]) for seed in (0, 1)]  # log perplexities 0 and 1
-    assert two_runs_apart(spread, "test", "b0") == pytest.approx(1.0)
-    assert two_runs_apart(spread[:1], "test", "b0") is None
+    assert two_runs_apart(spread, "b0") == pytest.approx(1.0)
+    assert two_runs_apart(spread[:1], "b0") is None
 
 
 def test_a_difference_uses_only_seeds_that_both_variants_have():
@@ -120,7 +120,7 @@ def test_a_claim_about_a_bound_needs_three_seeds_and_two_standard_errors(shift, 
 
 @pytest.mark.parametrize(("scale", "status"), [(0.9, "confirmed"), (1.1, "refuted")])
 def test_a_claim_about_samples_needs_both_judges(scale, status):
-    decide = _judged_claim("lower", "x", "dfm_b", 32, 0.0)
+    decide = _judged_claim("lower", "x", "dfm_b", 32)
     base = [cell("dfm_b", seed, samples=[point(1.0)]) for seed in SEEDS]
     ours = [cell("x", seed, samples=[point(scale + 0.001 * seed)]) for seed in SEEDS]
     assert decide({"dfm_b": base, "x": ours}).status == status
@@ -220,14 +220,21 @@ def test_the_schema_of_cells_is_the_one_that_is_checked_in():
     assert cells.schema() == json.loads((STUDY / "schema.json").read_text())
 
 
-def test_the_page_of_the_study_follows_from_its_cells_to_the_last_digit():
-    assert page(STUDY) == (STUDY.parent / "text.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("budget", ["full", "characters"])
+def test_the_page_of_the_study_follows_from_its_cells_to_the_last_digit(budget):
+    assert page(STUDY, budget) == (STUDY.parent / str(BUDGETS[budget].page)).read_text(encoding="utf-8")
+
+
+def test_with_evidence_the_loss_on_masks_trains_the_flow_of_the_loss_on_all_positions():
+    masks, everywhere = (cells.read(STUDY / f"characters-{name}-seed0.json") for name in ("dfm_n", "dfm_o"))
+    assert masks.training_loss == everywhere.training_loss
+    assert [bound.nats for bound in masks.bounds] == [bound.nats for bound in everywhere.bounds]
 
 
 def test_the_queue_runs_the_first_six_variants_with_all_seeds_before_the_others():
     queued = BUDGETS["full"].cells()
     assert [variant.name for variant, _ in queued[:6]] == [
-        *("dfm_o", "dfm_n", "dfm_b", "dfm_b_exact_ema", "dfm_mmf", "dfm_mmf_exact_ema")
+        *("dfm_o", "dfm_b", "dfm_b_exact_ema", "dfm_mmf", "dfm_mmf_exact_ema", "dfm_o_plain")
     ]
     assert [seed for _, seed in queued[:18]] == [0] * 6 + [1] * 6 + [2] * 6
     assert len({(variant.name, seed) for variant, seed in queued}) == len(queued)
@@ -246,12 +253,17 @@ def test_recipes_with_ot_and_full_support_train_an_x0_head_and_others_do_not():
 
 
 def test_the_protocols_are_those_that_were_fixed_before_the_study_ran():
-    found = {name: protocol.sha256 for name, protocol in (("full", FULL), ("laptop", LAPTOP), ("paper", PAPER_SIZE))}
-    assert found == {"full": "6357b67880e0a73d", "laptop": "ee084bdc9390a341", "paper": "e766040510d5371c"}
+    named = (("full", FULL), ("characters", CHARACTERS), ("laptop", LAPTOP), ("paper", PAPER_SIZE))
+    assert {name: protocol.sha256 for name, protocol in named} == {
+        "full": "6357b67880e0a73d",
+        "characters": "22de814fdf918c71",
+        "laptop": "ee084bdc9390a341",
+        "paper": "e766040510d5371c",
+    }
 
 
 def test_seeds_1_and_2_are_run_for_the_six_main_variants_only():
-    main = ["dfm_o", "dfm_n", "dfm_b", "dfm_b_exact_ema", "dfm_mmf", "dfm_mmf_exact_ema"]
+    main = ["dfm_o", "dfm_b", "dfm_b_exact_ema", "dfm_mmf", "dfm_mmf_exact_ema", "dfm_o_plain"]
     assert {
         variant.name: variant.seeds for variant in BUDGETS["full"].variants if variant.seeds != (0,)
     } == dict.fromkeys(main, SEEDS)

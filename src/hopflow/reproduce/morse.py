@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ..recipes import Built, Recipe, build, named
 from ..runs.devices import choose_device
 from ..runs.pretrained import from_pretrained
 from ..sampling.generate import generate
+from ..system.progress import ProgressCallback
 from .morse_tables import MorseRun, file_name, read
 
 PAPER_RECIPES = ("morse", "morse_sinkhorn_0p01", "morse_exact", "shakespeare", "shakespeare_exact")
@@ -31,8 +32,6 @@ HELD_OUT = 512
 PAIRED = 50
 """OT batches of the predicted hops."""
 QUANTITIES = ("jumps", "predicted_jumps", "b0_ppl", "b1_ppl", "bk_ppl")
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def run(
     results: Path | None = None,
     recipes: Sequence[str] | None = None,
     offline: bool = False,
-    say: Say = lambda text: None,
+    say: ProgressCallback = lambda text: None,
 ) -> list[MorseRow]:
     """Train every recipe with every seed in `folder`, and measure it; finished runs are not trained again.
 
@@ -96,7 +95,14 @@ def run(
 
 
 def _run(
-    name: str, size: str, recipe: Recipe, path: Path, samples: int, sampler_steps: int, offline: bool, say: Say
+    name: str,
+    size: str,
+    recipe: Recipe,
+    path: Path,
+    samples: int,
+    sampler_steps: int,
+    offline: bool,
+    say: ProgressCallback,
 ) -> MorseRun:
     """Train one recipe with one seed, and measure it."""
     start = time.monotonic()
@@ -124,7 +130,7 @@ def sized_recipe(name: str, size: str, seed: int, steps: int | None, device: str
     return recipe if steps is None else replace(recipe, steps=steps)
 
 
-def _trained(recipe: Recipe, path: Path, offline: bool, say: Say) -> Built:
+def _trained(recipe: Recipe, path: Path, offline: bool, say: ProgressCallback) -> Built:
     quiet = replace(recipe, log_every=100, eval_every=0, eval_rows=0, eval_samples=0)
     built = build(quiet, offline=offline, progress=say)
 

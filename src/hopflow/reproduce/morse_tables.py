@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..bounds.estimate import for_json
 from ..system import atomic
+from .text.statistics import mean
 
 SIZES = ("laptop", "mini", "small")
 """Sizes of the networks, in the order of the table; `small` is the paper's."""
@@ -46,6 +47,7 @@ _ADAPTER = TypeAdapter(MorseRun)
 
 
 def file_name(recipe: str, size: str, seed: int) -> str:
+    """The name of the result file of a run."""
     return f"{size}-{recipe}-seed{seed}.json"
 
 
@@ -128,6 +130,5 @@ def _numbers(runs: Sequence[MorseRun], row: PrintedRow) -> Iterator[str]:
 def _error(runs: Sequence[MorseRun], key: str, values: Sequence[float]) -> float | None:
     """The standard error over seeds; that within the run if there is one."""
     if len(values) > 1:
-        mean = math.fsum(values) / len(values)
-        return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+        return mean(values)[1]
     return runs[0].values.get(f"{key.removesuffix('_ppl')}_se") if runs else None

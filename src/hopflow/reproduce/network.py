@@ -27,6 +27,7 @@ from ..runs.metrics import read as read_metrics
 from ..runs.pretrained import from_pretrained, save_pretrained, step_of
 from ..sampling.generate import generate
 from ..system import atomic
+from ..system.progress import ProgressCallback
 from ..training.signals import Interrupted
 
 LARGEST_FILE = 16_000_000
@@ -34,7 +35,6 @@ LARGEST_FILE = 16_000_000
 MOST_PARAMETERS = 16_000_000
 EVALUATION = "evaluation.json"
 CARD = "README.md"
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def run(
     commit: str | None = None,
     device: str = "auto",
     offline: bool = False,
-    say: Say = lambda text: None,
+    say: ProgressCallback = lambda text: None,
 ) -> Path:
     """Train in the folder `work`, and write network, evaluation and model card to `out`.
 
@@ -120,9 +120,9 @@ def run(
     try:
         built.train(out=work, logger=log, progress=None if minutes is None else _stop_after(60 * minutes))
     except Interrupted:
-        say(f"stopped after {minutes:g} minutes; the same command continues")
         if minutes is None:
             raise
+        say(f"stopped after {minutes:g} minutes; the same command continues")
     export(work, out, built.corpus)
     say("evaluating")
     numbers = evaluate(out, work, rows=rows, samples=samples, device=device, offline=offline, say=say)
@@ -152,7 +152,7 @@ def export(work: Path, out: Path, corpus: Corpus) -> None:
 
 
 def evaluate(
-    folder: Path, work: Path, *, rows: int, samples: int, device: str, offline: bool, say: Say
+    folder: Path, work: Path, *, rows: int, samples: int, device: str, offline: bool, say: ProgressCallback
 ) -> NetworkNumbers:
     """Bounds on held-out text, and hops and entropy of samples, of the network as it was stored."""
     subject = EvaluatedModel.load(folder, device)

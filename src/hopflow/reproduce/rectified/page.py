@@ -13,6 +13,7 @@ from ..text.page import study_cells
 from ..text.protocol import Budget, Protocol
 from ..text.queue import missing
 from ..text.statistics import (
+    Cells,
     Mean,
     entropy_mean,
     hops_mean,
@@ -23,7 +24,7 @@ from ..text.statistics import (
     tightest_reversal,
     transport_mean,
 )
-from .variants import BASE, CONTINUED, ONCE, OT, RECTIFIED_BUDGETS
+from .variants import AFTER_OT, BASE, CONTINUED, ONCE, OT, RECTIFIED_BUDGETS
 
 COMMAND = "hopflow reproduce rectified --table"
 TITLES = {
@@ -34,7 +35,8 @@ TITLES = {
 SURE = 2
 """Standard errors from which a difference is stated."""
 SEEDS_NEEDED = 3
-Cells = Mapping[str, Sequence[Cell]]
+COMPARED = ((ONCE, CONTINUED), (AFTER_OT, CONTINUED), (AFTER_OT, OT))
+"""Variants whose differences are stated first."""
 Number = Callable[[Sequence[Cell]], Mean | None]
 """A number of some cells of one variant."""
 
@@ -49,15 +51,27 @@ def page(folder: Path) -> str:
 
 INTRODUCTION = """\
 A trained flow, the teacher, turns noise x0 into a text x1. A second flow, the student, is trained on these pairs and
-hops less ([Training](../training.md#rectified-pairs)). This study measures how many hops it saves, and what that
-does to the quality of samples with few and many steps.
+makes fewer hops ([Training](../training.md#rectified-pairs)). This study measures how many hops it saves, and how that
+changes the quality of samples with few and many sampler steps.
 
-All students start from the weights of their teacher. `continued` is trained as long, but on independent pairs, so that
-it differs from `rectified` in the pairs only. `rectified_twice` is trained on the pairs of
-`rectified`, `rectified_after_ot` on those of `exact_ot`. In `rectified_fresh_0p3`, 30 % of the pairs are real text with
-independent noise. `br` bounds the samples with that number of steps (8 reversed paths, the proposal with the lower
-mean). A judge is another language model; its perplexity of samples is low for good texts, and for repetitive ones,
-which have a low entropy. Errors are over seeds, or over sequences where there is one seed."""
+| variant | starts from the weights of | trained on |
+|---|---|---|
+| `independent` | – | independent pairs of text and noise |
+| `exact_ot` | – | pairs of text and noise by exact OT |
+| `continued` | `independent` | independent pairs, for as many steps as the other students |
+| `rectified` | `independent` | pairs drawn by `independent` |
+| `rectified_twice` | `rectified` | pairs drawn by `rectified` |
+| `rectified_after_ot` | `exact_ot` | pairs drawn by `exact_ot` |
+| `rectified_fresh_0p3`, `rectified_fresh_0p6` | `independent` | as `rectified`, but 30 % or 60 % of the pairs are \
+real text with independent noise |
+
+So `rectified` and `continued` differ only in their pairs.
+
+- `br` bounds the perplexity of held-out text for the sampler with the number of steps in the column. It averages over
+  8 paths from text back to noise, drawn by the network's prediction or by its x0 head, whichever gives the lower mean.
+- A *judge* is another language model that scores samples; `ar` is an autoregressive network trained on the same text.
+  Its perplexity is low for good samples, but also for repetitive ones, which have a low entropy.
+- ± is the standard error over seeds, or over sequences if there is only one seed."""
 
 
 def _study(budget: Budget, cells: Cells, folder: Path) -> list[str]:
@@ -72,11 +86,16 @@ def _study(budget: Budget, cells: Cells, folder: Path) -> list[str]:
         picture if cells else "",
         section("### Hops per sequence", _hops(cells, steps)),
         *(
-            section(f"### Perplexity of samples, judge {judge}", _judged(cells, judge, steps))
+            section(
+                f"### Perplexity of samples under the judge {judge}", _table(cells, steps, judged_mean, judge=judge)
+            )
             for judge in protocol.judges
         ),
-        section("### br of held-out text", _table(cells, steps, _br, protocol.paths)),
-        section("### Entropy of samples, bits per token", _table(cells, steps, _entropy)),
+        section(
+            "### br: bound on the perplexity of held-out text",
+            _table(cells, steps, tightest_reversal, set="test", paths=protocol.paths),
+        ),
+        section("### Entropy of samples, bits per token", _table(cells, steps, entropy_mean)),
         section(f"### Differences from `{CONTINUED}`", DIFFERENCES, _differences(cells, protocol)),
         section("### Runs", _runs(cells)),
     ]
@@ -84,9 +103,9 @@ def _study(budget: Budget, cells: Cells, folder: Path) -> list[str]:
 
 
 DIFFERENCES = (
-    f"In per cent, paired by seed, br by sequence too; the error is the larger one of that over seeds and that within "
-    f"a seed. **Bold**: beyond {SURE} standard errors, with at least {SEEDS_NEEDED} seeds. Fewer hops, a lower "
-    f"perplexity and a lower br are better."
+    f"In percent, paired by seed, and for br also by sequence. The error is that over seeds or that within a seed, "
+    f"whichever is larger. **Bold**: the difference exceeds {SURE} standard errors, with at least {SEEDS_NEEDED} "
+    f"seeds. Fewer hops, a lower perplexity and a lower br are better."
 )
 
 
@@ -105,45 +124,27 @@ def _protocol(budget: Budget, left: str) -> str:
     student = next(variant for variant in budget.variants if variant.teacher is not None)
     assert student.teacher is not None
     return (
-        f"Network {protocol.size}, {protocol.tokens} tokens, length {protocol.length}; {protocol.steps:,} steps of "
-        f"{protocol.batch} sequences, students {student.protocol.steps:,} more on {student.teacher.pairs:,} pairs that "
-        f"were drawn in {student.teacher.steps} steps. Learning rate {protocol.lr:g}, {protocol.samples} samples of "
-        f"each number of steps, {protocol.rows} held-out rows. Missing runs: {left}."
+        f"Network `{protocol.size}`, tokenizer `{protocol.tokens}`, sequences of {protocol.length} tokens. Training: "
+        f"{protocol.steps:,} steps of {protocol.batch} sequences; students {student.protocol.steps:,} further steps, "
+        f"on {student.teacher.pairs:,} pairs drawn with {student.teacher.steps} sampler steps; learning rate "
+        f"{protocol.lr:g}. Measured: {protocol.samples} samples for each number of sampler steps, and {protocol.rows} "
+        f"held-out sequences. Missing runs: {left}."
     )
 
 
 def _hops(cells: Cells, steps: Sequence[int]) -> str:
     rows = [
         [name, str(len(group)), show(transport_mean(group, "predicted_jumps"))]
-        + [show(hops_mean(group, count, 0.0)) for count in steps]
+        + [show(hops_mean(group, count)) for count in steps]
         for name, group in cells.items()
     ]
     return table(["variant", "seeds", "predicted", *(f"{count} steps" for count in steps)], rows)
 
 
-def _judged(cells: Cells, judge: str, steps: Sequence[int]) -> str:
-    return _table(cells, steps, _perplexity, judge)
-
-
-def _table(cells: Cells, steps: Sequence[int], number: Callable[..., Mean | None], *of: object) -> str:
-    rows = [[name, *(show(number(*of, count, group)) for count in steps)] for name, group in cells.items()]
+def _table(cells: Cells, steps: Sequence[int], number: Callable[..., Mean | None], **of: object) -> str:
+    """A number of every variant by the number of sampler steps."""
+    rows = [[name, *(show(number(group, steps=count, **of)) for count in steps)] for name, group in cells.items()]
     return table(["variant", *(f"{count} steps" for count in steps)], rows)
-
-
-def _perplexity(judge: str, steps: int, group: Sequence[Cell]) -> Mean | None:
-    return judged_mean(group, judge, steps, 0.0)
-
-
-def _br(paths: int, steps: int, group: Sequence[Cell]) -> Mean | None:
-    return tightest_reversal(group, "test", paths, steps=steps)
-
-
-def _entropy(steps: int, group: Sequence[Cell]) -> Mean | None:
-    return entropy_mean(group, steps, 0.0)
-
-
-def _hops_at(steps: int, group: Sequence[Cell]) -> Mean | None:
-    return hops_mean(group, steps, 0.0)
 
 
 def _bound_of(paths: int, steps: int, cell: Cell) -> BoundValues | None:
@@ -198,12 +199,16 @@ def _numbers(protocol: Protocol) -> dict[str, dict[int, Quantity]]:
     """What is compared at every number of steps, by its name."""
     steps, paths = protocol.sampler_steps, protocol.paths
     judges = {
-        f"judge {judge}": {n: Quantity(partial(_perplexity, judge, n)) for n in steps} for judge in protocol.judges
+        f"judge {judge}": {n: Quantity(partial(judged_mean, judge=judge, steps=n)) for n in steps}
+        for judge in protocol.judges
     }
     return {
-        "hops": {n: Quantity(partial(_hops_at, n)) for n in steps},
+        "hops": {n: Quantity(partial(hops_mean, steps=n)) for n in steps},
         **judges,
-        "br": {n: Quantity(partial(_br, paths, n), partial(_bound_of, paths, n)) for n in steps},
+        "br": {
+            n: Quantity(partial(tightest_reversal, set="test", paths=paths, steps=n), partial(_bound_of, paths, n))
+            for n in steps
+        },
     }
 
 
@@ -222,27 +227,33 @@ def _differences(cells: Cells, protocol: Protocol) -> str:
 
 
 def _findings(cells: Cells, protocol: Protocol) -> list[str]:
-    """What rectification buys and costs, in one sentence for each number."""
-    once, base, ot = (cells.get(name, ()) for name in (ONCE, CONTINUED, OT))
-    if not once or not base:
+    """What rectification saves and costs: each comparison as a list with one sentence for each number."""
+    if not cells.get(ONCE) or not cells.get(CONTINUED):
         return ["Not measured yet."]
-    lines = []
-    for what, by_steps in _numbers(protocol).items():
-        found = {steps: relative(once, base, number) for steps, number in by_steps.items()}
-        lower = [str(steps) for steps, one in found.items() if one is not None and _is_sure(one) and one.value < 0]
-        higher = [str(steps) for steps, one in found.items() if one is not None and _is_sure(one) and one.value > 0]
-        most = max(by_steps)
-        lines.append(
-            f"- **{what}** of `{ONCE}` against `{CONTINUED}`: {show(found[most])} % at {most} steps. Lower at "
-            f"{', '.join(lower) or 'no number of'} steps, higher at {', '.join(higher) or 'no number of'} steps."
-        )
-    gained = relative(once, ot, Quantity(partial(_hops_at, max(protocol.sampler_steps))))
-    lines.append(f"- **hops** of `{ONCE}` against `{OT}`: {show(gained)} % at {max(protocol.sampler_steps)} steps.")
+    parts = []
+    for ours, base in COMPARED:
+        if cells.get(ours) and cells.get(base):
+            lines = [f"`{ours}` against `{base}`:", ""]
+            for what, by_steps in _numbers(protocol).items():
+                found = {steps: relative(cells[ours], cells[base], number) for steps, number in by_steps.items()}
+                lines.append(f"- **{what}**: {_in_words(found)}")
+            parts.append("\n".join(lines))
     rule = (
-        f"Lower and higher: beyond {SURE} standard errors, with at least {SEEDS_NEEDED} seeds. For a perfect network, "
-        f"independent tokens and noise with their frequencies, hops fall by 1/e, {100 / math.e:.1f} %."
+        f"In brackets: where the difference exceeds {SURE} standard errors, with at least {SEEDS_NEEDED} seeds. `{OT}` "
+        f"is trained for fewer steps than `{CONTINUED}` and the other students. In theory one round after independent "
+        f"pairs saves 1/e of the hops, {100 / math.e:.1f} %, for a perfect network, independent tokens, and noise with "
+        f"the frequencies of the text."
     )
-    return ["\n".join(lines), rule]
+    return [*parts, rule]
+
+
+def _in_words(found: Mapping[int, Mean | None]) -> str:
+    """The difference at the most steps, and the numbers of steps at which it is sure."""
+    sure = {steps: one.value for steps, one in found.items() if one is not None and _is_sure(one)}
+    lower, higher = ([str(steps) for steps, value in sure.items() if sign * value > 0] for sign in (-1, 1))
+    parts = [f"{word} at {', '.join(at)} steps" for word, at in (("lower", lower), ("higher", higher)) if at]
+    most = max(found)
+    return f"{show(found[most])} % at {most} steps ({', '.join(parts) or 'not significant at any number of steps'})"
 
 
 def _runs(cells: Cells) -> str:

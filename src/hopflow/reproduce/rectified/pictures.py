@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...report.figures import colour, draw_figure, legend
+from ...report.figures import draw_figure, legend, points
 from ..text.cell import Cell
 from ..text.page import study_cells
 from ..text.pictures import with_dark_scheme
@@ -29,6 +29,8 @@ def pictures(folder: Path) -> dict[str, str]:
                 f"{TITLES[budget.name]}: judged perplexity against hops",
                 lambda *panels, cells=cells, protocol=protocol: _paint(panels, cells, protocol),
                 panels=len(protocol.judges),
+                width=6.4,
+                height=3.6,
             )
             drawn[f"{name}.svg"] = with_dark_scheme(figure.svg)
     return drawn
@@ -38,13 +40,12 @@ def _paint(panels: "Sequence[Axes]", cells: Mapping[str, Sequence[Cell]], protoc
     """A line for each variant, a point for each number of steps."""
     for axes, judge in zip(panels, protocol.judges, strict=True):
         for place, (name, group) in enumerate(cells.items()):
-            found = [(hops_mean(group, n, 0.0), judged_mean(group, judge, n, 0.0)) for n in protocol.sampler_steps]
-            both = [(hops.value, ppl.value) for hops, ppl in found if hops is not None and ppl is not None]
+            found = [(hops_mean(group, n), judged_mean(group, judge, n)) for n in protocol.sampler_steps]
+            both = [(hops.value, ppl) for hops, ppl in found if hops is not None and ppl is not None]
             if both:
-                x, y = zip(*both, strict=True)
-                axes.plot(x, y, color=colour(place), marker="o", markersize=3.5, label=name)
+                values = [ppl.value for _, ppl in both]
+                points(axes, [hops for hops, _ in both], values, [ppl.known_error for _, ppl in both], place, name)
         numbers = ", ".join(map(str, protocol.sampler_steps))
-        axes.set_xlabel(f"hops per sequence ({numbers} steps, from high to low perplexity)")
-        axes.set_ylabel(f"perplexity by {judge}")
-        axes.set_yscale("log")
+        axes.set_xlabel(f"hops per sequence; the points of a line: {numbers} steps")
+        axes.set_ylabel(f"perplexity of samples by {judge}")
         legend(axes)

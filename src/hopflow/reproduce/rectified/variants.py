@@ -41,7 +41,7 @@ MORSE = _protocol(
 )
 LAPTOP = _protocol(
     MORSE,
-    size="tiny",
+    size="micro",
     length=64,
     steps=1500,
     batch=32,
@@ -50,7 +50,7 @@ LAPTOP = _protocol(
     rows=64,
     bound_steps=(4, 8, 32),
     sampler_steps=(4, 8, 32),
-    samples=128,
+    samples=512,
     ot_batches=10,
     judge_steps=800,
 )
@@ -69,6 +69,7 @@ FRESH = (0.3, 0.6)
 
 
 def fresh_name(share: float) -> str:
+    """The name of the variant with this share of text with independent noise, such as rectified_fresh_0p3."""
     return f"rectified_fresh_{share:g}".replace(".", "p")
 
 
@@ -99,5 +100,5 @@ def variants(
 RECTIFIED_BUDGETS = (
     Budget("morse", variants(MORSE, "morse", "morse_exact", SEEDS, steps=10_000, pairs=100_000)),
     Budget("novels", variants(NOVELS, "dfm_b", "dfm_b_exact_ema", SEEDS, steps=2500, pairs=100_000)),
-    Budget("morse_laptop", variants(LAPTOP, "morse", "morse_exact", (0,), steps=800, pairs=4096)),
+    Budget("morse_laptop", variants(LAPTOP, "morse", "morse_exact", SEEDS, steps=800, pairs=8192)),
 )

@@ -143,6 +143,7 @@ def kept_texts(texts: list[str], scores: Mapping[str, JudgeScores], judges: Sequ
 
 
 def file_name(budget: str, variant: str, seed: int) -> str:
+    """The name of the file of a cell."""
     return f"{budget}-{variant}-seed{seed}.json"
 
 

@@ -12,13 +12,14 @@ from ...evaluation.evaluated_model import EvaluatedModel
 from ...evaluation.metrics import Samples, metric
 from ...runs.rng import stream
 from ...sampling.generate import generate
+from ...system.progress import ProgressCallback
 from .cell import SamplePoint, kept_texts
 from .judges import NamedJudge
-from .protocol import Protocol, Say
+from .protocol import Protocol
 
 
 def measure_samples(
-    protocol: Protocol, subject: EvaluatedModel, seed: int, judges: Sequence[NamedJudge], say: Say
+    protocol: Protocol, subject: EvaluatedModel, seed: int, judges: Sequence[NamedJudge], say: ProgressCallback
 ) -> Iterator[SamplePoint]:
     """Samples at every number of steps and η, scored by every judge."""
     tokenizer = subject.tokenizer

@@ -1,10 +1,11 @@
-"""The test sequences of the text study, tokenised once per process and shared by its cells."""
+"""The test sequences of the text study, tokenized once per process and shared by its cells."""
 
 from dataclasses import replace
 
 from ...evaluation import sets
 from ...evaluation.evaluated_model import EvaluatedModel
-from .protocol import Protocol, Say
+from ...system.progress import ProgressCallback
+from .protocol import Protocol
 
 TEST = "test"
 """The name of the protocol's test set in the cells."""
@@ -13,11 +14,11 @@ TEST = "test"
 class EvaluationSets:
     """The test set and the zero-shot sets: the same rows, in the same order, for every variant and seed.
 
-    Tokenising them takes seconds, as long as all bounds of a small network on a GPU. So each is read once for a
+    Tokenizing them takes seconds, as long as all bounds of a small network on a GPU. So each is read once for a
     tokenizer, a length and a number of rows.
     """
 
-    def __init__(self, *, offline: bool, say: Say) -> None:
+    def __init__(self, *, offline: bool, say: ProgressCallback) -> None:
         self.offline, self.say = offline, say
         self._read: dict[tuple[object, ...], sets.TextSet] = {}
 

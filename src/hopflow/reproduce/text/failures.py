@@ -38,6 +38,7 @@ _ADAPTER = TypeAdapter(Failure)
 
 
 def failure_path(folder: Path, budget: str, variant: str, seed: int) -> Path:
+    """The file that records the failure of a cell."""
     return folder / FOLDER / file_name(budget, variant, seed)
 
 

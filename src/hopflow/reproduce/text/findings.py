@@ -1,16 +1,14 @@
 """What the paper states in words, computed from the cells: steps saved, cost of OT, correlation, hops."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ...evaluation.correlation import Correlation, correlations
-from .cell import Cell
 from .markdown import section, show, table
 from .paper_tables import JUDGE_NAMES, PAPER_JUDGES, paper_value
 from .protocol import Protocol, StudyVariant
-from .statistics import bound_mean, judged_mean, tightest_reversal, training_mean, transport_mean
+from .statistics import Cells, bound_mean, judged_mean, tightest_reversal, training_mean, transport_mean
 
-Cells = Mapping[str, Sequence[Cell]]
 BASES = {
     "dfm_b_sinkhorn": "dfm_b",
     "dfm_b_exact": "dfm_b",
@@ -29,11 +27,11 @@ BASES = {
 def steps_to_match(cells: Cells, variant: str, judge: str, sampler_steps: Sequence[int]) -> int | None:
     """The fewest measured steps with which a variant is as good as its base with the most; None if it never is."""
     most = max(sampler_steps)
-    target = judged_mean(cells.get(BASES[variant], ()), judge, most, 0.0)
+    target = judged_mean(cells.get(BASES[variant], ()), judge, most)
     if target is None:
         return None
     for steps in sorted(sampler_steps):
-        found = judged_mean(cells.get(variant, ()), judge, steps, 0.0)
+        found = judged_mean(cells.get(variant, ()), judge, steps)
         if found is not None and found.value <= target.value:
             return steps
     return None
@@ -106,7 +104,7 @@ def correlation_of(cells: Cells, protocol: Protocol, judge: str, quantity: str) 
     """Pearson correlation over variants of log bound and log generative perplexity at the most steps."""
     pairs = []
     for name, group in cells.items():
-        samples = judged_mean(group, judge, max(protocol.sampler_steps), 0.0)
+        samples = judged_mean(group, judge, max(protocol.sampler_steps))
         if quantity == "zero-shot b0":
             bounds = [bound_mean(group, set, "b0") for set in protocol.zero_shot]
         elif quantity == "tightest":

@@ -16,9 +16,10 @@ from ...evaluation.load_judge import judge as load_judge
 from ...evaluation.stopping import StoppingRule
 from ...recipes import build
 from ...runs.devices import choose_device
+from ...system.progress import ProgressCallback
 from .cell import JudgeScores
 from .evaluation_sets import EvaluationSets
-from .protocol import JUDGE_SEED, Protocol, Say, training_recipe
+from .protocol import JUDGE_SEED, Protocol, training_recipe
 from .training_run import train
 
 
@@ -49,7 +50,12 @@ def prepare_judges(
     return found
 
 
-def load_named(name: str, device: str, offline: bool, say: Say) -> NamedJudge:
+def judge_folder(protocol: Protocol, work: Path) -> Path:
+    """The run of the autoregressive judge."""
+    return work / f"judge-{protocol.sha256}"
+
+
+def load_named(name: str, device: str, offline: bool, say: ProgressCallback) -> NamedJudge:
     """A judge that reads texts."""
     say(f"loading the judge {name}")
     judge = load_judge(name, device=choose_device(device), offline=offline, progress=say)
@@ -62,7 +68,7 @@ def _autoregressive(protocol: Protocol, work: Path, device: str, texts: Evaluati
         device=device,
         compile=choose_device(device).type == "cuda",
     )
-    folder = work / f"judge-{protocol.sha256}"
+    folder = judge_folder(protocol, work)
     built = build(recipe, offline=texts.offline, progress=texts.say)
     texts.say(f"training the judge: {recipe.steps} steps")
     train(built, folder, texts.say, "judge")

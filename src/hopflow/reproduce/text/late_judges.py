@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
+from ...system.progress import ProgressCallback
 from .budgets import BUDGETS
 from .cell import REPEATED, Cell, SamplePoint, file_name, kept_texts, read
 from .judges import NamedJudge, load_named
-from .protocol import Say
 
 
 def waiting(cell: Cell) -> list[str]:
@@ -30,7 +30,7 @@ def score_stored_texts(
     repeat: bool = False,
     device: str = "auto",
     offline: bool = False,
-    say: Say = lambda text: None,
+    say: ProgressCallback = lambda text: None,
 ) -> list[Path]:
     """Score the stored texts of every cell that waits for a judge, and return the files written.
 

@@ -1,7 +1,7 @@
 """Train one cell of the text study and measure it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,12 +17,13 @@ from ...evaluation.transport import transport_costs
 from ...recipes import Built
 from ...runs.devices import choose_device
 from ...runs.metrics import read as read_metrics
+from ...system.progress import ProgressCallback
 from .cell import SCHEMA, Cell, MeasuredValue
 from .cell_bounds import measure_bounds
 from .cell_samples import measure_samples
 from .evaluation_sets import EvaluationSets
 from .judges import NamedJudge
-from .protocol import Protocol, Say, StudyVariant
+from .protocol import Protocol, StudyVariant
 from .teacher import Training, without_folders
 from .training_run import train
 
@@ -49,7 +50,7 @@ def run_cell(
     budget: str,
     variant: StudyVariant,
     seed: int,
-    judges: Sequence[NamedJudge],
+    prepare: Callable[[], Sequence[NamedJudge]],
     texts: EvaluationSets,
     *,
     work: Path,
@@ -58,7 +59,8 @@ def run_cell(
 ) -> Cell:
     """Train the variant with this seed into a folder of `work`, sample it, and measure everything.
 
-    A training that was killed or finished before goes on from its last checkpoint.
+    A training that was killed or finished before goes on from its last checkpoint. The judges are prepared after it, so
+    that another process can train one of them meanwhile.
     """
     protocol, clock, say = variant.protocol, Clock(), texts.say
     training = Training(budget, work, device, texts.offline, say)
@@ -73,6 +75,7 @@ def run_cell(
     subject = EvaluatedModel.load(folder, device)
     with clock.part("bounds"):
         bounds = list(measure_bounds(protocol, subject, texts))
+    judges = prepare()
     with clock.part("samples"):
         samples = list(measure_samples(protocol, subject, seed, judges, say))
     with clock.part("transport"):
@@ -110,7 +113,7 @@ def _x0_head(model: Any) -> str | None:
     return f"{type(head).__name__}, {sum(parameter.numel() for parameter in head.parameters()):,} parameters"
 
 
-def _train(built: Built, folder: Path, say: Say) -> dict[str, float | None]:
+def _train(built: Built, folder: Path, say: ProgressCallback) -> dict[str, float | None]:
     """Train into the folder, and return time, tokens and OT costs, earlier parts of a resumed run included."""
     train(built, folder, say)
     rows = read_metrics(folder / "metrics.jsonl")
@@ -133,7 +136,13 @@ LATE = {"tokens_per_s": "late_tokens_per_second"}
 
 
 def _transport(
-    protocol: Protocol, subject: EvaluatedModel, corpus: Corpus, ot_batch: int, folder: Path, seed: int, say: Say
+    protocol: Protocol,
+    subject: EvaluatedModel,
+    corpus: Corpus,
+    ot_batch: int,
+    folder: Path,
+    seed: int,
+    say: ProgressCallback,
 ) -> dict[str, MeasuredValue]:
     """Hops and costs predicted from pairs of training text, and counted along samples of the few-hops sampler."""
     if subject.flow is None:

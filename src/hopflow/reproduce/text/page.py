@@ -1,7 +1,7 @@
-"""The page of the text study, docs/results/text.md: every number from the cells, on a CPU in seconds."""
+"""The pages of the text study, docs/results/text*.md: every number from the cells, on a CPU in seconds."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..morse_tables import tables
@@ -14,16 +14,25 @@ from .markdown import section, show, table
 from .paper_tables import ablation_tables, bound_tables, entropy_table, generative_tables
 from .protocol import Budget, Protocol
 from .queue import missing
-from .statistics import Mean, bound_mean, difference, judged_mean, tightest_reversal, two_runs_apart
+from .statistics import (
+    Mean,
+    bound_mean,
+    difference,
+    entropy_mean,
+    hops_mean,
+    judged_mean,
+    tightest_reversal,
+    two_runs_apart,
+)
 
-COMMAND = "hopflow reproduce text --table"
 PAPER_BUDGET = "12 × 768, 400,000 steps of 512 × 128 tokens of OpenWebText, learning rate 3e-4, dropout 0.1, one run"
 
 
 CLAIMS_NOTE = (
     "A claim is open between confirmed and refuted. The standard error of a difference is the larger one of that over "
     "seeds and that over the sequences of a seed: over three seeds alone, 2 standard errors are an 82 % interval. The "
-    "margins of 50 %, 0.05 bits and 0.8 are ours."
+    "margins of 50 %, 0.05 bits and 0.8 are ours. With Evidence a token that is no mask is certain, so that dfm_n and "
+    "dfm_o are the same flow: the paper's DFM-O is dfm_o_plain."
 )
 
 
@@ -54,21 +63,23 @@ def page(folder: Path, budget: str = "full") -> str:
     chosen = BUDGETS[budget]
     cells, protocol = study_cells(folder, budget), chosen.variants[0].protocol
     own_size = {name: group for name, group in cells.items() if not name.endswith("_small")}
-    results = verdicts(own_size)
+    results = verdicts(own_size, protocol)
     rows = [(r.claim, f"**{r.status}**", r.number, r.rule) for r in results]
     parts = [
-        "# Results: the paper's claims about text",
+        f"# Results: {chosen.title}",
+        chosen.introduction,
         *summary(results),
         _protocol(protocol, chosen, folder, sum(map(len, cells.values()))),
         section("## Claims and rules", CLAIMS_NOTE, table(("claim of the paper", "here", "number", "rule"), rows)),
-        section("## Bounds on held-out text", _picture(budget, "bounds"), _bounds(cells, protocol)),
-        section("## The paper's tables", _paper_tables(cells, protocol, tables(folder.parent / "morse"))),
+        section("## Bounds on held-out text", _picture(chosen, "bounds"), _bounds(cells, protocol)),
+        _tables(cells, protocol, folder),
         "## What the paper states in words",
-        _picture(budget, "samples"),
+        _picture(chosen, "samples"),
         steps_table(cells, protocol),
         cost_table(cells),
         correlation_table(own_size, protocol),
-        section(hops_table(cells), _picture(budget, "hops")) or hops_table(cells),
+        hops_table(cells),
+        _picture(chosen, "hops"),
         size_table(chosen.variants, cells),
         "## Cells",
         _list(cells),
@@ -80,14 +91,19 @@ def page(folder: Path, budget: str = "full") -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _picture(budget: str, name: str) -> str:
-    """A link to a picture that `--table` draws, for the study that is published."""
+def _picture(budget: Budget, name: str) -> str:
+    """A link to a picture that `--table` draws, for a study that is published."""
     captions = {
         "bounds": "Perplexity bounds of each variant on the test set",
         "samples": "Generative perplexity against sampling steps",
         "hops": "Hops per sequence against the OT batch, predicted and counted",
     }
-    return f"![{captions[name]}](../pictures/text_{name}.svg)" if budget == "full" else ""
+    return f"![{captions[name]}](../pictures/{picture_name(budget, name)})" if budget.page else ""
+
+
+def picture_name(budget: Budget, name: str) -> str:
+    """The file of a picture of this study, in docs/pictures."""
+    return f"{Path(budget.page or 'text').stem}_{name}.svg"
 
 
 def _protocol(protocol: Protocol, budget: Budget, folder: Path, count: int) -> str:
@@ -96,29 +112,53 @@ def _protocol(protocol: Protocol, budget: Budget, folder: Path, count: int) -> s
         left[variant.name].append(str(seed))
     names = "; ".join(f"{name} seed {', '.join(seeds)}" for name, seeds in left.items()) or "none"
     tokens = protocol.steps * protocol.batch * protocol.length
+    plain = [variant.name for variant in budget.variants if ("prediction", "plain") in variant.keys]
+    variants = f" (Plain in {' and '.join(plain)})" if plain else ""
+    command = f"hopflow reproduce text{'' if budget.name == 'full' else f' budget={budget.name}'} --table"
     return (
         f"Data: {protocol.data}, {protocol.tokens} tokens, sequences of {protocol.length}. Network: {protocol.size}; "
         f"{protocol.steps:,} steps of {protocol.batch} sequences ({tokens / 1e6:.0f} M tokens), learning rate "
         f"{protocol.lr:g} after {protocol.warmup} steps, chosen once on dfm_o, weight average {protocol.weight_ema:g}, "
         f"no dropout. All variants of a seed see the same text in the same order, and the same test rows.\n\n"
-        f"The paper: {PAPER_BUDGET}. Its values are for orientation only. Predictions are Evidence here; the paper's "
-        f"are Plain, or Carry for masks (variants dfm_b_plain and dfm_o_plain). All bounds hold for independent pairs. "
+        f"The paper: {PAPER_BUDGET}. Its values are for orientation only. Predictions are Evidence here{variants}; "
+        f"the paper's are Plain for DFM-O and DFM-B, and Carry for DFM-N, DFM-S and DFM-MMF. All bounds hold for "
+        f"independent pairs. "
         f"Errors are over seeds where a variant has several, else over sequences.\n\n"
         f"Protocol `{protocol.sha256}`; cells measured: {count}; missing: {names}. "
-        f"This page is written by `{COMMAND}`."
+        f"This page is written by `{command}`."
     )
 
 
-def _paper_tables(cells: dict[str, list[Cell]], protocol: Protocol, morse: str) -> str:
+def _tables(cells: dict[str, list[Cell]], protocol: Protocol, folder: Path) -> str:
+    """The paper's tables, or a table of the samples where the study has none of the paper's test sets."""
+    if not protocol.zero_shot:
+        return section("## Samples", _sampled(cells, protocol))
     parts = [
+        "## The paper's tables",
         "Rows are in the paper's order; – is not measured yet. [Morse](morse.md) has smaller runs.",
-        section("### Hops on small vocabularies", morse),
+        section("### Hops on small vocabularies", tables(folder.parent / "morse")),
         section("### Perplexity bounds", bound_tables(cells, protocol)),
         section("### Generative perplexity", generative_tables(cells, protocol)),
         entropy_table(cells, protocol),
         section("### Ablations", ablation_tables(cells, protocol)),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _sampled(cells: dict[str, list[Cell]], protocol: Protocol) -> str:
+    """Judged perplexity of the samples with η = 0 for every number of steps, entropy and hops for the most."""
+    judge, counts = protocol.judges[0], protocol.sampler_steps
+    rows = []
+    for variant, group in cells.items():
+        drawn = [None] if group[0].samples[0].steps is None else [*counts]
+        judged = [show(judged_mean(group, judge, steps)) for steps in drawn]
+        last = show(entropy_mean(group, drawn[-1])), show(hops_mean(group, drawn[-1]))
+        rows.append((variant, *["–"] * (len(counts) - len(judged)), *judged, *last))
+    note = (
+        f"Perplexity of {protocol.samples} samples of each seed by the judge {judge}, η = 0; entropy and hops for "
+        f"{counts[-1]:,} steps. Samples of ar are drawn left to right."
+    )
+    return section(note, table(("variant", *(f"{count:,} steps" for count in counts), "entropy, bits", "hops"), rows))
 
 
 def _bounds(cells: dict[str, list[Cell]], protocol: Protocol) -> str:
@@ -136,7 +176,8 @@ def _bounds(cells: dict[str, list[Cell]], protocol: Protocol) -> str:
     note = (
         f"Perplexity bounds on {protocol.rows} sequences of {protocol.test_set}. br is that of "
         f"{protocol.reversal_steps} steps, with the proposal (context or x0 head) that has the lower mean over the "
-        f"seeds. From masks b0 is tight, and b1, bk and br are not measured.\n\n"
+        f"seeds. From masks with Evidence b0 is tight, and b1, bk and br are not measured. With Plain b0, b1 and "
+        f"bk are infinite.\n\n"
     )
     return note + table(("variant", "seeds", *(name for name, _ in columns)), rows)
 
@@ -185,11 +226,11 @@ def _repeated(folder: Path, budget: Budget, cells: dict[str, list[Cell]], protoc
             if found is None:
                 continue
             values = [show(bound_mean([one], "test", quantity)) for one in (*first, cell)]
-            spread = two_runs_apart(cells[name], "test", quantity)
+            spread = two_runs_apart(cells[name], quantity)
             agrees = "yes" if abs(found[0]) <= ERRORS * max(found[1], spread or 0.0) else "no"
             apart = f"{found[0]:+.2%} ± {found[1]:.2%}", "–" if spread is None else f"± {spread:.2%}", agrees
             most = max(protocol.sampler_steps)
-            judged = [show(judged_mean([one], protocol.judges[-1], most, 0.0)) for one in (*first, cell)]
+            judged = [show(judged_mean([one], protocol.judges[-1], most)) for one in (*first, cell)]
             rows.append((f"{name}, seed {cell.seed}", quantity, *values, *apart, " and ".join(judged)))
     note = (
         f"Differences are paired by row. The runs agree if theirs is within {ERRORS:g} standard errors: over rows, or "
@@ -225,6 +266,3 @@ def _samples(cells: dict[str, list[Cell]]) -> str:
         text = " ".join(point.texts[0].split()).replace("|", "\\|").replace("<", "&lt;")
         lines.append(f"- **{name}** ({point.steps or 'left to right'} steps): {text}")
     return "\n".join(lines)
-
-
-__all__: Sequence[str] = ("by_variant", "page", "study_cells")

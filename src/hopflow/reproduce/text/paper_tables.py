@@ -1,15 +1,14 @@
 """The paper's tables about text in its own row order, with the values of the study next to the paper's."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...recipes.paper_numbers import paper_values
 from .cell import Cell
 from .markdown import section, show, table
 from .protocol import Protocol
-from .statistics import bound_mean, entropy_mean, judged_mean, tightest_reversal
+from .statistics import Cells, bound_mean, entropy_mean, judged_mean, tightest_reversal
 
-Cells = Mapping[str, Sequence[Cell]]
 PAPER_SETS = {"wikitext-2": "wikitext2", "wikitext-103": "wikitext103"}
 """How the paper's numbers name the sets."""
 PAPER_JUDGES = {"ar": "gpt2-large", "smollm2": "llama-3.1-8b"}
@@ -123,7 +122,7 @@ def generative_tables(cells: Cells, protocol: Protocol) -> str:
     for judge in protocol.judges:
         paper = JUDGE_NAMES[PAPER_JUDGES[judge]]
         which = GENERATIVE_TABLES[judge]
-        rows = [(row.name, *_generative(cells, protocol, row, judge, 0.0)) for row in GENERATIVE]
+        rows = [(row.name, *_generative(cells, protocol, row, judge)) for row in GENERATIVE]
         parts.append(
             section(
                 f"#### {which}: judge {judge}, in the paper {paper}",
@@ -149,11 +148,11 @@ def _other_etas(cells: Cells, protocol: Protocol) -> list[str]:
     return parts
 
 
-def _generative(cells: Cells, protocol: Protocol, row: PaperRow, judge: str, eta: float) -> list[str]:
+def _generative(cells: Cells, protocol: Protocol, row: PaperRow, judge: str) -> list[str]:
     group = cells.get(row.variant or "", ())
     return [
         show(
-            judged_mean(group, judge, steps, eta),
+            judged_mean(group, judge, steps),
             paper_value(row.variant, quantity="gen_ppl", judge=PAPER_JUDGES[judge], steps=steps),
         )
         for steps in protocol.sampler_steps
@@ -174,7 +173,7 @@ def entropy_table(cells: Cells, protocol: Protocol) -> str:
 def _entropy(cells: Cells, protocol: Protocol, row: PaperRow) -> list[str]:
     group = cells.get(row.variant or "", ())
     return [
-        show(entropy_mean(group, steps, 0.0), paper_value(row.variant, quantity="entropy_bits", steps=steps))
+        show(entropy_mean(group, steps), paper_value(row.variant, quantity="entropy_bits", steps=steps))
         for steps in protocol.sampler_steps
     ]
 
@@ -184,7 +183,7 @@ def ablation_tables(cells: Cells, protocol: Protocol) -> str:
     parts = []
     for title, chosen in ABLATIONS:
         rows = [
-            (row.name, f"{judge} ({JUDGE_NAMES[PAPER_JUDGES[judge]]})", *_generative(cells, protocol, row, judge, 0.0))
+            (row.name, f"{judge} ({JUDGE_NAMES[PAPER_JUDGES[judge]]})", *_generative(cells, protocol, row, judge))
             for judge in protocol.judges
             for row in chosen
         ]

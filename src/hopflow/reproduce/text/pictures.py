@@ -1,22 +1,20 @@
 """The pictures of the text study as SVG files, drawn from the cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...report.figures import colour, count_axis, draw_figure, legend, points
 from .budgets import BUDGETS
-from .cell import Cell
-from .page import study_cells
+from .page import picture_name, study_cells
 from .protocol import Protocol
-from .statistics import Mean, bound_mean, judged_mean, tightest_reversal, transport_mean
+from .statistics import Cells, bound_mean, judged_mean, tightest_reversal, transport_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Cells = Mapping[str, Sequence[Cell]]
 DRAWN = ("dfm_o", "dfm_b", "dfm_b_exact_ema", "dfm_mmf", "dfm_mmf_exact_ema")
-"""Variants in the picture of samples; dfm_n is close to dfm_o."""
+"""Variants in the picture of samples; dfm_n equals dfm_o."""
 
 
 def pictures(folder: Path, budget: str = "full") -> dict[str, str]:
@@ -24,32 +22,32 @@ def pictures(folder: Path, budget: str = "full") -> dict[str, str]:
     cells, protocol = study_cells(folder, budget), BUDGETS[budget].variants[0].protocol
     own_size = {name: group for name, group in cells.items() if not name.endswith("_small")}
     drawn = {
-        "text_bounds.svg": draw_figure(
+        "bounds": draw_figure(
             "bounds",
             "Perplexity bounds on the test set; bars are one standard error",
             lambda axes: _bounds(axes, own_size, protocol),
             width=7.0,
             height=1.2 + 0.26 * max(1, len(own_size)),
         ),
-        "text_samples.svg": draw_figure(
+        "samples": draw_figure(
             "samples",
             "Generative perplexity against sampling steps",
             lambda *panels: _samples(panels, own_size, protocol),
             panels=len(protocol.judges),
         ),
-        "text_hops.svg": draw_figure(
+        "hops": draw_figure(
             "hops", "Hops per sequence against the OT batch", lambda axes: _hops(axes, own_size), width=7.0
         ),
     }
-    return {name: with_dark_scheme(figure.svg) for name, figure in drawn.items()}
+    return {picture_name(BUDGETS[budget], name): with_dark_scheme(figure.svg) for name, figure in drawn.items()}
 
 
 DARK = {"ink": "#e8e8e8", "soft": "#b5b5b5", "grid": "#3d404b", "c0": "#6aa9ea", "c1": "#f08a3c", "c2": "#3fbf9b"}
-"""Colours on a dark page; other colours are readable on both."""
+"""Colors on a dark page; other colors are readable on both."""
 
 
 def with_dark_scheme(svg: str) -> str:
-    """An SVG file whose colours change where the reader prefers dark pages."""
+    """An SVG file whose colors change where the reader prefers dark pages."""
     rules = " ".join(f"--{name}: {colour};" for name, colour in DARK.items())
     style = f"<style>@media (prefers-color-scheme: dark) {{ svg {{ {rules} }} }}</style>"
     opening, rest = svg.split(">", 1)
@@ -70,7 +68,7 @@ def _bounds(axes: "Axes", cells: Cells, protocol: Protocol) -> None:
             axes.errorbar(
                 [one.value for _, one in found],
                 [row for row, _ in found],
-                xerr=[_error(one) for _, one in found],
+                xerr=[one.known_error for _, one in found],
                 fmt="osD^"[place],
                 color=colour(place),
                 markersize=4,
@@ -87,11 +85,11 @@ def _bounds(axes: "Axes", cells: Cells, protocol: Protocol) -> None:
 def _samples(panels: Sequence["Axes"], cells: Cells, protocol: Protocol) -> None:
     for judge, axes in zip(protocol.judges, panels, strict=True):
         for place, name in enumerate(DRAWN):
-            means = [judged_mean(cells.get(name, ()), judge, steps, 0.0) for steps in protocol.sampler_steps]
+            means = [judged_mean(cells.get(name, ()), judge, steps) for steps in protocol.sampler_steps]
             found = [(s, one) for s, one in zip(protocol.sampler_steps, means, strict=True) if one is not None]
             if found:
                 values = [one.value for _, one in found]
-                points(axes, [s for s, _ in found], values, [_error(one) for _, one in found], place, name)
+                points(axes, [s for s, _ in found], values, [one.known_error for _, one in found], place, name)
         count_axis(axes, "x")
         count_axis(axes, "y")
         axes.set_xlabel("sampling steps (η = 0)")
@@ -115,13 +113,9 @@ def _hops(axes: "Axes", cells: Cells) -> None:
         sizes = [size for size, _, _ in rows]
         axes.plot(sizes, [one.value for _, one, _ in rows], "--", color=colour(place), marker="_", markersize=9)
         counted_values = [one.value for _, _, one in rows]
-        errors = [_error(one) for _, _, one in rows]
+        errors = [one.known_error for _, _, one in rows]
         points(axes, sizes, counted_values, errors, place, source, style="none")
     count_axis(axes, "x")
     axes.set_xlabel("OT batch (1 = independent pairs); dashes: predicted from pairs, points: counted")
     axes.set_ylabel("hops per sequence")
     legend(axes)
-
-
-def _error(found: Mean) -> float:
-    return found.stderr if found.stderr == found.stderr else 0.0  # an unknown error has no bar

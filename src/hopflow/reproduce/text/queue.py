@@ -2,20 +2,22 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from ...bench.machine import machine
 from ...runs.devices import choose_device
+from ...system.progress import ProgressCallback
 from .budgets import BUDGETS
 from .cell import REPEATED, Cell, file_name, read_all
 from .evaluation_sets import EvaluationSets
 from .failures import Failure, failure_path
-from .judges import NamedJudge, prepare_judges
+from .judges import NamedJudge, judge_folder, prepare_judges
 from .measure import run_cell
-from .protocol import Budget, Say, StudyVariant
-from .training_run import claimed
+from .protocol import Budget, StudyVariant
+from .training_run import claimed, is_trained_elsewhere
 
 StudyCell = tuple[StudyVariant, int]
 SHARED = 1.6
@@ -76,7 +78,7 @@ class CellTimes:
         """Seconds that are left of the time limit."""
         return math.inf if self.minutes is None else 60 * self.minutes - (time.monotonic() - self.started)
 
-    def fits(self, variant: StudyVariant, seed: int, say: Say) -> bool:
+    def fits(self, variant: StudyVariant, seed: int, say: ProgressCallback) -> bool:
         """Whether a cell of this variant would end in time."""
         expected, left = self.forecast(variant), self.left()
         if expected > left:
@@ -100,14 +102,15 @@ def run(
     device: str = "auto",
     commit: str | None = None,
     offline: bool = False,
-    say: Say = lambda text: None,
+    say: ProgressCallback = lambda text: None,
 ) -> list[Path]:
     """Run at most `limit` missing cells and return the files written; with limit=0, train the judge only.
 
     A cell whose forecast does not fit into the rest of `minutes` is left for the next call. A cell that raises an error
     is recorded as failed, and the next one is run. `later` are judges that read the stored texts afterwards; `shared`
     marks cells whose speed says nothing, because another process used the device. Several processes may run the same
-    queue with the same folder `work`: each takes cells that no other one runs.
+    queue with the same folder `work`: each takes cells that no other one runs, and while one of them trains the judge,
+    the others train cells.
     """
     started, written = time.monotonic(), list[Path]()
     folder, work = (folder / REPEATED, work / REPEATED) if repeat else (folder, work)
@@ -116,7 +119,13 @@ def run(
     for known in read_all(folder):
         times.add(known)
     first = BUDGETS[budget].variants[0].protocol  # cells of other sizes have the same judges
-    judges: list[NamedJudge] = [] if limit != 0 else prepare_judges(first, work, device, texts, later)
+
+    @cache
+    def judges() -> list[NamedJudge]:
+        return prepare_judges(first, work, device, texts, later)
+
+    if limit == 0:
+        judges()
 
     for variant, seed in chosen_cells(BUDGETS[budget], folder, variants, seeds):
         if times.left() <= 0:
@@ -126,8 +135,8 @@ def run(
             break
         if not times.fits(variant, seed, say):
             continue
-        if not judges:
-            judges = prepare_judges(first, work, device, texts, later)
+        if not is_trained_elsewhere(judge_folder(first, work)):  # else it is waited for after the cell's training
+            judges()
             if not times.fits(variant, seed, say):  # the judge has taken time
                 continue
         name = file_name(budget, variant.name, seed)
@@ -148,7 +157,7 @@ def _attempt(
     budget: str,
     variant: StudyVariant,
     seed: int,
-    judges: Sequence[NamedJudge],
+    judges: Callable[[], Sequence[NamedJudge]],
     texts: EvaluationSets,
     work: Path,
     device: str,

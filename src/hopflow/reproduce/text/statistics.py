@@ -1,10 +1,16 @@
 """Means over cells: perplexities with errors, and differences that are paired by sequence and by seed."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .cell import BoundValues, Cell, JudgeScores
+import torch
+
+from ...bounds.estimate import mean_and_error
+from .cell import BoundValues, Cell, JudgeScores, SamplePoint
+
+Cells = Mapping[str, Sequence[Cell]]
+"""The cells of a study by variant."""
 
 
 @dataclass(frozen=True)
@@ -22,15 +28,15 @@ class Mean:
         error = "?" if math.isnan(self.stderr) else f"{self.stderr:.{digits}f}"
         return f"{self.value:.{digits}f} ± {error}"
 
+    @property
+    def known_error(self) -> float:
+        """The length of an error bar: 0 where the error is unknown."""
+        return 0.0 if math.isnan(self.stderr) else self.stderr
+
 
 def mean(values: Sequence[float]) -> tuple[float, float]:
     """The mean and its standard error; NaN for the error of one value."""
-    n = len(values)
-    average = math.fsum(values) / n
-    if n < 2:
-        return average, math.nan
-    variance = math.fsum((value - average) ** 2 for value in values) / (n - 1)
-    return average, math.sqrt(variance / n)
+    return mean_and_error(torch.tensor(values, dtype=torch.float64))
 
 
 def over_seeds(each: Sequence[tuple[float, float]]) -> Mean:
@@ -74,25 +80,30 @@ def tightest_reversal(cells: Sequence[Cell], set: str, paths: int, **keys: objec
     return min((one for one in found if one is not None), key=lambda one: one.value, default=None)
 
 
-def judged_mean(cells: Iterable[Cell], judge: str, steps: int | None, eta: float | None) -> Mean | None:
+def judged_mean(cells: Iterable[Cell], judge: str, steps: int | None, eta: float = 0.0) -> Mean | None:
     """The generative perplexity of samples by a judge, over the seeds of a variant."""
-    points = (point for cell in cells for point in cell.samples if (point.steps, point.eta) == (steps, eta))
+    points = _samples(cells, steps, eta)
     values = [judged_perplexity(point.judges[judge]) for point in points if judge in point.judges]
     return over_seeds(values) if values else None
 
 
-def entropy_mean(cells: Iterable[Cell], steps: int | None, eta: float | None) -> Mean | None:
-    """The entropy of samples in bits, over the seeds of a variant."""
-    points = (point for cell in cells for point in cell.samples if (point.steps, point.eta) == (steps, eta))
-    values = [(point.entropy_bits, nan_if_none(point.entropy_bits_stderr)) for point in points]
+def entropy_mean(cells: Iterable[Cell], steps: int | None) -> Mean | None:
+    """The entropy of samples with η = 0 in bits, over the seeds of a variant."""
+    values = [(point.entropy_bits, nan_if_none(point.entropy_bits_stderr)) for point in _samples(cells, steps)]
     return over_seeds(values) if values else None
 
 
-def hops_mean(cells: Iterable[Cell], steps: int | None, eta: float | None) -> Mean | None:
-    """Hops per sequence of samples, over the seeds of a variant."""
-    points = (point for cell in cells for point in cell.samples if (point.steps, point.eta) == (steps, eta))
+def hops_mean(cells: Iterable[Cell], steps: int | None) -> Mean | None:
+    """Hops per sequence of samples with η = 0, over the seeds of a variant."""
+    points = _samples(cells, steps)
     values = [(point.jumps, nan_if_none(point.jumps_stderr)) for point in points if point.jumps is not None]
     return over_seeds(values) if values else None
+
+
+def _samples(cells: Iterable[Cell], steps: int | None, eta: float = 0.0) -> Iterator[SamplePoint]:
+    """The samples of every cell with this number of steps and this η; `steps` is None for those left to right."""
+    chosen = (steps, None if steps is None else eta)
+    return (point for cell in cells for point in cell.samples if (point.steps, point.eta) == chosen)
 
 
 def transport_mean(cells: Iterable[Cell], key: str) -> Mean | None:
@@ -109,6 +120,7 @@ def training_mean(cells: Iterable[Cell], key: str) -> Mean | None:
 
 
 def nan_if_none(value: float | None) -> float:
+    """The value, or NaN where it is unknown."""
     return math.nan if value is None else value
 
 
@@ -146,9 +158,9 @@ def difference(
     return over_seeds_and_within(each, same_rows=True) if each else None
 
 
-def two_runs_apart(cells: Sequence[Cell], set: str, quantity: str) -> float | None:
-    """The standard deviation of the relative difference in perplexity of two seeds; None for less than two seeds."""
-    values = [math.log(perplexity(bound)[0]) for cell in cells if (bound := cell.bound(set, quantity)) is not None]
+def two_runs_apart(cells: Sequence[Cell], quantity: str) -> float | None:
+    """The standard deviation of the relative difference in test perplexity of two seeds; None for fewer than two."""
+    values = [math.log(perplexity(bound)[0]) for cell in cells if (bound := cell.bound("test", quantity)) is not None]
     return mean(values)[1] * math.sqrt(2 * len(values)) if len(values) > 1 else None
 
 

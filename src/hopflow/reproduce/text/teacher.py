@@ -11,7 +11,8 @@ from ...evaluation.evaluated_model import EvaluatedModel
 from ...recipes import Built, Recipe, build
 from ...runs.devices import choose_device
 from ...runs.rectify import rectify
-from .protocol import Say, StudyVariant, Teacher
+from ...system.progress import ProgressCallback
+from .protocol import StudyVariant, Teacher
 from .training_run import train
 
 
@@ -23,7 +24,7 @@ class Training:
     work: Path
     device: str
     offline: bool
-    say: Say
+    say: ProgressCallback
 
     def folder(self, variant: StudyVariant, seed: int) -> Path:
         """The run of a variant."""
@@ -71,7 +72,7 @@ class Training:
         return store.folder
 
 
-def _say_pairs(say: Say, done: int, count: int) -> None:
+def _say_pairs(say: ProgressCallback, done: int, count: int) -> None:
     if done % (1 << 14) == 0 or done == count:
         say(f"{done:,} of {count:,} pairs")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from ...recipes import Built
 from ...system import atomic
-from .protocol import Say
+from ...system.progress import ProgressCallback
 
 
-def train(built: Built, folder: Path, say: Say, name: str = "") -> None:
+def train(built: Built, folder: Path, say: ProgressCallback, name: str = "") -> None:
     """Train in the folder; while another process trains there, wait for it.
 
     A run that was killed goes on from its last checkpoint, and one that is finished is not trained again.
@@ -21,7 +21,7 @@ def train(built: Built, folder: Path, say: Say, name: str = "") -> None:
         built.train(out=folder, logger=training_lines(name, built.recipe.steps, say))
 
 
-def training_lines(name: str, steps: int, say: Say) -> Callable[[Mapping[str, Any]], None]:
+def training_lines(name: str, steps: int, say: ProgressCallback) -> Callable[[Mapping[str, Any]], None]:
     """A logger of a training run: one line for each row of metrics."""
     return lambda row: say(f"{name}: step {row['step'] + 1} of {steps}, loss {row['loss']:.3f}")
 
@@ -35,11 +35,24 @@ def _alone(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
         yield
 
 
+def is_trained_elsewhere(folder: Path) -> bool:
+    """Whether another process trains in this folder now."""
+    with _free(_lock_file(folder, "training")) as free:
+        return not free
+
+
 @contextmanager
 def claimed(work: Path, name: str) -> Iterator[bool]:
     """Whether no other process that uses the folder `work` runs this cell; none can until the end of the block."""
-    work.mkdir(parents=True, exist_ok=True)
-    handle = atomic.open_lock(_lock_file(work / name, "cell"))
+    with _free(_lock_file(work / name, "cell")) as free:
+        yield free
+
+
+@contextmanager
+def _free(lock_file: Path) -> Iterator[bool]:
+    """Whether no other process holds a lock, which is not waited for; none can until the end of the block."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    handle = atomic.open_lock(lock_file)
     try:
         yield atomic.lock(handle) is not False
     finally:
