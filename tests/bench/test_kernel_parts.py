@@ -58,7 +58,7 @@ def test_no_measurement_starts_after_the_time_limit(kernel_parts, tmp_path):
     assert json.loads(out.read_text())["rows"] == []
 
 
-def test_an_unknown_part_is_rejected(kernel_parts, capsys):
+def test_an_unknown_part_to_time_is_rejected(kernel_parts, capsys):
     with pytest.raises(SystemExit):
         kernel_parts.main(["--parts", "attention"])
     assert "unknown parts: attention" in capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_two_flows_show_the_tokens_and_counts_of_generate(visit, flows):
     assert [shown(visit, panel) for panel in (0, 1)] == [(noise, "0", "0")] * 2
 
 
-def test_settings_are_those_of_generate(visit, flows):
+def test_settings_of_the_page_are_those_of_generate(visit, flows):
     options = {"steps": 6, "eta": 0.5, "temperature": 0.8, "top_p": 0.9, "length": 9, "seed": 7}
     for name, value in options.items():
         visit.page.fill(f"#setting-{name}", str(value))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Command, children, snapshot, until
-from saved_networks import LETTERS, SMALL, refused, rows, save_networks
+from saved_networks import LETTERS, SMALL, refused, rows, save_networks, shaken
 
 import hopflow as hf
 
@@ -22,6 +22,7 @@ pytest.importorskip("fastapi")
 from live_server import ask, events, running
 
 from hopflow.cli import trained_network
+from hopflow.data.tokenizers import Characters
 
 serve_command = import_module("hopflow.cli.serve")  # `hopflow.cli.serve` is the command itself
 
@@ -46,7 +47,7 @@ def clone(monkeypatch):
     monkeypatch.setattr(named_networks, "_CLONE", Path("nowhere"))
 
 
-def test_without_a_run_it_serves_novels_or_else_the_demos_run(tmp_path, monkeypatch, clone):
+def test_without_a_run_serve_takes_novels_or_else_the_demos_run(tmp_path, monkeypatch, clone):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"there is nothing to serve: .*\n.*hopflow demo"):
         serve_command._default_run()
@@ -83,7 +84,7 @@ def test_a_used_port_is_named(hopflow):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_signal_ends_it_during_a_draw_and_leaves_nothing_behind(home, tmp_path, number):
+def test_a_signal_ends_the_server_during_a_draw_and_leaves_nothing_behind(home, tmp_path, number):
     before = snapshot(home)
     server = Command("serve", "runs/masks", "port=0", "device=cpu", "threads=1", log=tmp_path / "log")
     until(lambda: "Ctrl-C" in server.said, "the address")
@@ -110,6 +111,7 @@ DRAWS = {
     "holes": {"prompt": [{"text": "a"}, None, None, {"text": "b c"}, None]},
     "a line break": {"prompt": [{"text": "a\nb"}, None, {"text": " \n"}, None], "eta": 1.0},
     "the end of a text": {"prompt": [{"text": "ab"}, None, {"id": LETTERS.end}, None]},
+    "longer than in training": {"prompt": [{"text": "abcd" * 4}, None, None], "steps": 4},
 }
 
 
@@ -130,6 +132,23 @@ def test_copied_commands_and_programs_draw_the_same_tokens(home, tmp_path, hopfl
     command, *words = shlex.split(start["command"])
     assert (command, hopflow(*words, "--out", tmp_path / "a.jsonl").code) == ("hopflow", 0)
     assert [row["tokens"] for row in rows(tmp_path / "a.jsonl")] == [expected]
+
+
+@pytest.mark.parametrize(("text", "has_command"), [("-a", True), ("--n 1", True), ("n=1 ", False), ("a=1", False)])
+def test_a_copied_prompt_is_not_read_as_an_option_or_a_setting(tmp_path, monkeypatch, hopflow, text, has_command):
+    monkeypatch.chdir(tmp_path)
+    letters = Characters(" -1=an", ends=True)
+    flow = hf.Flow(hf.Uniform(hf.Vocab(letters.size)))
+    hf.save_pretrained("net", shaken(hf.Transformer(flow.vocab, SMALL)), flow, tokenizer=letters, recipe={"length": 12})
+    flows = serve_command.served_flows(["net"], [trained_network.load("net", "cpu")])
+    with running(flows) as site:
+        answer = ask(site.port, "/api/draw", {"flow": "net", "steps": 3, "prompt": [{"text": text}, None, None]})
+    (_, start), *_, (_, end) = events(answer.text)
+    assert start["command"].startswith("#") != has_command
+    if has_command:
+        _, name, *words = shlex.split(start["command"])
+        assert hopflow(name, "--out", tmp_path / "a.jsonl", *words).code == 0
+        assert [row["tokens"] for row in rows(tmp_path / "a.jsonl")] == [[token for token, _ in end["tokens"]]]
 
 
 def test_a_program_finds_the_network_of_the_repository(home, tmp_path, monkeypatch, clone):

@@ -91,9 +91,9 @@ def run(
     rows: list[SolverSpeed] = []
     for case in grid(full, n):
         progress(str(case))
-        split = cost_matrix(case, seed)  # with all threads: the largest cost matrix takes minutes
+        matrix = cost_matrix(case, seed)  # with all threads: the largest cost matrix takes minutes
         with one_thread():
-            rows += measure(case, split, pot)
+            rows += measure(case, matrix, pot)
     for case in gpu_grid(n) if torch.cuda.is_available() else ():
         progress(f"{case} on the GPU")
         with one_thread():
@@ -101,9 +101,9 @@ def run(
     return rows
 
 
-def measure(case: SolverCase, split: CostMatrix, pot: Any) -> list[SolverSpeed]:
+def measure(case: SolverCase, matrix: CostMatrix, pot: Any) -> list[SolverSpeed]:
     """All solvers on one case: POT on the full float64 cost, as its users call it; hopflow on what couplings pass."""
-    full = split.full().double()
+    full = matrix.full().double()
     independent = float(full.mean())
     mass, array = torch.full((case.n,), 1 / case.n, dtype=torch.float64).numpy(), full.numpy()
     rows: list[SolverSpeed] = []
@@ -122,7 +122,7 @@ def measure(case: SolverCase, split: CostMatrix, pot: Any) -> list[SolverSpeed]:
         return float((t * full).sum()), float(error)
 
     def exact(engine: str | None) -> Callable[[], Tensor]:
-        return lambda: assignment.assignment(split.pairwise, engine)
+        return lambda: assignment.assignment(matrix.pairwise, engine)
 
     def ours(costs: CostMatrix) -> Callable[[], TransportPlan]:
         return lambda: sinkhorn(costs.pairwise.double(), EPS, scale=costs.max(), tol=TOL)
@@ -134,11 +134,11 @@ def measure(case: SolverCase, split: CostMatrix, pot: Any) -> list[SolverSpeed]:
     for engine in assignment.ENGINES if assignment.best_engine() == "lapx" else ("scipy",):
         add(engine, exact(engine), of_order, "cpu")
     add("pot_emd", lambda: pot.emd(mass, mass, array, numItermax=10_000_000), of_plan, "cpu")
-    add("hopflow_sinkhorn", ours(split), lambda found: of_plan(found.plan() / case.n), "cpu")
+    add("hopflow_sinkhorn", ours(matrix), lambda found: of_plan(found.plan() / case.n), "cpu")
     add("pot_sinkhorn", theirs(mass, array), of_plan, "cpu")
     if torch.cuda.is_available():
-        of_rows, of_columns = (None if part is None else part.cuda() for part in (split.rows, split.columns))
-        on_gpu, uniform = CostMatrix(split.pairwise.cuda(), of_rows, of_columns), torch.as_tensor(mass).cuda()
+        of_rows, of_columns = (None if part is None else part.cuda() for part in (matrix.rows, matrix.columns))
+        on_gpu, uniform = CostMatrix(matrix.pairwise.cuda(), of_rows, of_columns), torch.as_tensor(mass).cuda()
         add("hopflow_sinkhorn", ours(on_gpu), lambda found: of_plan(found.plan().cpu() / case.n), "cuda")
         add("pot_sinkhorn", theirs(uniform, full.cuda()), lambda found: of_plan(found.cpu()), "cuda")
     return rows
@@ -151,8 +151,8 @@ def measure_on(device: torch.device, case: SolverCase, seed: int, pot: Any) -> l
     float64 and the search for the largest cost.
     """
     x0, x1, table = (part.to(device) for part in random_inputs(case, seed))
-    split = SquaredEmbedding().cost_matrix(x0, x1, table)
-    full, name = split.full().double(), device.type
+    matrix = SquaredEmbedding().cost_matrix(x0, x1, table)
+    full, name = matrix.full().double(), device.type
     independent = float(full.mean())
     uniform = torch.full((case.n,), 1 / case.n, dtype=torch.float64, device=device)
 
@@ -173,12 +173,12 @@ def measure_on(device: torch.device, case: SolverCase, seed: int, pot: Any) -> l
         return float((t * full).sum()), float(sum((t.sum(axis) - 1 / case.n).abs().sum() for axis in (0, 1)))
 
     def ours() -> TransportPlan:
-        return sinkhorn(split.pairwise.double(), EPS, scale=split.max(), tol=TOL)
+        return sinkhorn(matrix.pairwise.double(), EPS, scale=matrix.max(), tol=TOL)
 
     return [
         row("hopflow_cost", lambda: SquaredEmbedding().cost_matrix(x0, x1, table), lambda found: (found.mean(), 0.0)),
         row("cdist_float32", plain, lambda found: (float(found.double().mean()), 0.0)),
-        row("hopflow_exact", lambda: assignment.assignment(split.pairwise), lambda order: (split.paid(order), 0.0)),
+        row("hopflow_exact", lambda: assignment.assignment(matrix.pairwise), lambda order: (matrix.paid(order), 0.0)),
         row("hopflow_sinkhorn", ours, lambda found: of_plan(found.plan() / case.n)),
         row("pot_sinkhorn", theirs(torch.float64), of_plan),
         row("pot_sinkhorn_float32", theirs(torch.float32), of_plan),

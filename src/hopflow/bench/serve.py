@@ -10,6 +10,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from ..data.symbols import Numbers
 from ..flow import Flow
 from ..models import Transformer
 from ..sampling.generate import generate
@@ -58,24 +59,13 @@ class ServingSpeed:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """A tokenizer whose tokens are numbers."""
-
-    end = None
-    sha256 = ""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(f"{token} " for token in ids)
-
-
 def run(case: ServingCase, progress: Callable[[str], None] = lambda text: None) -> list[ServingSpeed]:
     """Every way on every source, in turns: other programs slow down all of them alike."""
     rows = []
     for name in case.sources:
         flow = Flow(source_by_name(name, case.tokens))
         model = sampling_transformer(case, flow)
-        served = ServedFlow(NAME, NAME, model, flow, Numbers(), case.length, case.device)
+        served = ServedFlow(NAME, NAME, model, flow, Numbers(case.tokens), case.length, case.device)
         limits = Limits(case.steps, case.length, queue=2 * case.clients)  # a request counts until its end was noticed
         timers = {
             ALONE: Timer(partial(_generate_each, case, model, flow)),

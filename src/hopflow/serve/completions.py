@@ -45,13 +45,12 @@ class CompletionAnswer:
         """Deltas of the committed prefix of each choice; with `hops` every frame as well."""
         options = self.completion.asked.stream_options
         sent = [""] * len(self.completion.before)
-        ended = [False] * len(sent)
         item = first
         try:
             while isinstance(item, Frame):
                 if options.hops:
                     yield self._chunk([], hops=self._hops(item))
-                if not ended[item.row] and (delta := self._delta(item, sent[item.row])):
+                if delta := self._delta(item, sent[item.row]):
                     sent[item.row] += delta
                     yield self._chunk([_choice(item.row, delta, None)])
                 item = await job.next()

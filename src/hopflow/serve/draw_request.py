@@ -1,6 +1,7 @@
 """What clients may ask for: JSON bodies, read and checked into prompts and sampling options."""
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,6 +124,12 @@ class Draw:
         text = _prompt_text(self.served, prompt.tolist())
         if text is None:
             return "# these tokens are not those of a text: only Python can pass them"
+        if re.match("[a-z_]+=", text):
+            return "# hopflow may read this prompt as a setting: write it into a file, prompts=FILE, or use Python"
+        if len(prompt) > self.served.length:  # infill refuses it without its length
+            settings += f" length={len(prompt)}"
+        if text.startswith("-"):
+            return f"hopflow infill {run} {settings} -- {shlex.quote(text)}"
         return f"hopflow infill {run} {shlex.quote(text)} {settings}"
 
     def python(self) -> str:
@@ -169,8 +176,6 @@ def draw_of(request: DrawRequest, served: ServedFlow, limits: Limits) -> Draw:
         check_length(length, limits)
         return Draw(served, [torch.full((length,), HOLE)], request.options(limits))
     ids = [token for entry in request.prompt for token in _ids(entry, served)]
-    if not ids:
-        raise RequestError("prompt must have at least one entry.", param="prompt")
     if request.length is not None and request.length != len(ids):
         raise RequestError(f"prompt has {len(ids)} tokens, and length is {request.length}.", param="prompt")
     check_length(len(ids), limits)
@@ -180,6 +185,7 @@ def draw_of(request: DrawRequest, served: ServedFlow, limits: Limits) -> Draw:
 
 
 def check_length(length: int, limits: Limits, param: str = "length") -> None:
+    """Raise RequestError for a sequence that is longer than the server allows."""
     if length > limits.length:
         raise RequestError(f"a sequence may have at most {limits.length} tokens, got {length}.", param=param)
 
