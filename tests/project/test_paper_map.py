@@ -473,7 +473,7 @@ def test_a_whole_map_has_no_errors():
         "Eq. (13)",
     ],
 )
-def test_a_missing_row_is_found(statement):
+def test_a_missing_row_of_the_paper_map_is_found(statement):
     lines = [line for line in whole().split("\n") if f"| {statement} |" not in line]
     assert map_errors("\n".join(lines)) == [f"{statement} has no row"]
 
@@ -502,7 +502,7 @@ def test_a_label_inside_a_range_belongs_to_its_number():
     assert not [error for error in map_errors(row_of("Eq. (22) [flag1], Eqs. (19)–(36)")) if error.startswith("line")]
 
 
-def test_a_second_row_is_found():
+def test_a_second_row_for_a_statement_of_the_paper_is_found():
     assert map_errors(whole() + "| Alg. 2 [alg1] | says | — | — | — |\n") == [
         f"line {len(REQUIRED) + 3}: Alg. 2 [alg1] has another row"
     ]

@@ -54,5 +54,5 @@ def test_bounds_judgement_entropy_and_jumps_of_both_samplers_stand_in_one_table(
     assert value("samples", "jumps", 1.0, 32) > 2 * value("samples", "jumps", 0.0, 32)
     assert capsys.readouterr().out.startswith("held-out: at most ")
     page = (tmp_path / "flow" / "eval.md").read_text()
-    for word in ("| b0 ", "| bk ", "| b1 ", "gen_ppl", "entropy, bits", "hops", "no bound"):
+    for word in ("| b0 ", "| bk ", "| b1 ", "gen_ppl", "entropy, bits", "hops", "not a bound"):
         assert word in page

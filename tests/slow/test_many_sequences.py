@@ -24,7 +24,7 @@ class Narrow(nn.Module):
 
 
 @pytest.mark.parametrize("source", [MultiMask, Uniform])
-def test_memory_is_bounded(source):
+def test_infilling_ten_thousand_sequences_needs_bounded_memory(source):
     # most positions are given, so that minutes are enough: what is held at once does not depend on how many move
     prompts = torch.zeros(10_240, 128, dtype=torch.int64)
     prompts[:, ::50] = HOLE

@@ -30,5 +30,5 @@ def test_the_tail_of_fifty_thousand_tokens_is_drawn_as_often_as_it_should():
     assert abs(rare(categorical, 100_000)) < 4
 
 
-def test_float32_gumbel_noise_cuts_it_off():
+def test_float32_gumbel_noise_cuts_off_the_tail_of_fifty_thousand_tokens():
     assert rare(gumbel32, 30_000) < -4
