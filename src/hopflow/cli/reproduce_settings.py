@@ -58,9 +58,10 @@ class TextStudySettings(CommandSettings):
 class RectifiedStudySettings(TextStudySettings):
     """Settings of `hopflow reproduce rectified`."""
 
-    budget: Literal["morse", "novels", "morse_laptop"] = setting(  # type: ignore[assignment]
+    budget: Literal["morse", "novels", "morse_laptop", "characters_laptop"] = setting(  # type: ignore[assignment]
         "morse",
-        "size of the study; morse: Shakespeare in Morse code; novels: GPT-2 tokens; morse_laptop: a small network",
+        "size of the study; morse: Shakespeare in Morse code; novels: GPT-2 tokens; morse_laptop, characters_laptop: "
+        "small networks, for a CPU",
     )
 
 

@@ -31,6 +31,7 @@ TITLES = {
     "morse": "Shakespeare in Morse code",
     "novels": "Novels, GPT-2 tokens",
     "morse_laptop": "Shakespeare in Morse code, a small network",
+    "characters_laptop": "Shakespeare by characters, a small network",
 }
 SURE = 2
 """Standard errors from which a difference is stated."""

@@ -6,7 +6,7 @@ what more training does is not mistaken for what rectified pairs do.
 
 from dataclasses import dataclass, replace
 
-from ..text.protocol import FULL, SEEDS, Budget, Protocol, StudyVariant, Teacher
+from ..text.protocol import CHARACTERS, FULL, SEEDS, Budget, Protocol, StudyVariant, Teacher
 
 STEPS = (4, 8, 16, 32, 128)
 """Sampler steps at which hops, br and judges are measured."""
@@ -55,6 +55,10 @@ LAPTOP = _protocol(
     judge_steps=800,
 )
 """A small network on Morse code, for two CPU cores."""
+CHARACTERS_LAPTOP = _protocol(
+    CHARACTERS, rows=64, bound_steps=(4, 8, 32), sampler_steps=(4, 8, 32), samples=512, ot_batches=10
+)
+"""The network of the text study with characters, for two CPU cores."""
 RECTIFIED = (("coupling", "rectified"), ("predict_x0", True))
 """Settings of a student; the queue adds the folder of the pairs and the weights of the teacher."""
 BASE, OT, CONTINUED, ONCE, TWICE, AFTER_OT = (
@@ -101,4 +105,5 @@ RECTIFIED_BUDGETS = (
     Budget("morse", variants(MORSE, "morse", "morse_exact", SEEDS, steps=10_000, pairs=100_000)),
     Budget("novels", variants(NOVELS, "dfm_b", "dfm_b_exact_ema", SEEDS, steps=2500, pairs=100_000)),
     Budget("morse_laptop", variants(LAPTOP, "morse", "morse_exact", SEEDS, steps=800, pairs=8192)),
+    Budget("characters_laptop", variants(CHARACTERS_LAPTOP, "dfm_b", "dfm_b_exact_ema", SEEDS, steps=800, pairs=8192)),
 )
