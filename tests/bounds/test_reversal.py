@@ -167,6 +167,12 @@ def test_heavy_tails_and_missing_paths_are_remarked():
     assert "cannot be proposed" in (found.remark or "")
 
 
+def test_a_sequence_whose_weights_are_all_zero_has_no_effective_path():
+    some, none = [0.0, 0.0, -math.inf, -math.inf], [-math.inf] * 4
+    estimate = ReversalEstimate.of_weights(torch.tensor([some, none], dtype=torch.float64), **_what())
+    assert (estimate.nats, estimate.effective_paths) == (math.inf, 1.0)  # the mean of 2 and 0
+
+
 def _what() -> dict[str, object]:
     return {"quantity": "br", "is_bound": True, "eta": 0.0, "calls": 8, "length": 3, "steps": 4}
 

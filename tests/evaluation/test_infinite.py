@@ -36,6 +36,15 @@ def rows() -> list[Row]:
     return hf.evaluate(without_token_0, hf.Flow(hf.Mask(VOCAB)), X1, **keys)
 
 
+def test_an_infinite_reversal_bound_is_shown_without_a_note_on_its_paths():
+    keys = {"gen": False, "steps": (4,), "eta": (0.0,), "seconds": 600.0, "paths": 4}
+    found = hf.evaluate(without_token_0, hf.Flow(hf.Uniform(hf.Vocab(VOCAB.data))), X1, **keys)
+    assert {row.value for row in found if row.quantity == "br"} == {math.inf}
+    text = page(found)
+    assert "br is infinite" in text
+    assert "effective paths" not in text
+
+
 def strict(text: str) -> dict:
     """JSON as other programs read it."""
 

@@ -74,10 +74,11 @@ class ReversalEstimate(Estimate):
 
     @property
     def effective_paths(self) -> float:
-        """(Σw)²/Σw², the effective number of paths, on average over sequences."""
+        """(Σw)²/Σw², the effective number of paths, on average over sequences; 0 for one whose weights are all 0."""
         groups = self.log_weights.unflatten(1, (-1, self.paths))
-        finite = groups - groups.amax(2, keepdim=True)
-        return float((2 * finite.logsumexp(2) - (2 * finite).logsumexp(2)).exp().mean())
+        largest = groups.amax(2, keepdim=True)
+        w = (groups - largest).exp().where(largest > -torch.inf, 0)
+        return float((w.sum(2).square() / w.square().sum(2).clamp(min=1)).mean())  # the largest w is 1
 
     @property
     def plain(self) -> Estimate:

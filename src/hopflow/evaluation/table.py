@@ -174,7 +174,7 @@ def _origin(rows: Sequence[Row], same: dict[str, str], full: bool) -> str:
 
 def _heavy(rows: Sequence[Row]) -> list[str]:
     """A note on br where few of its paths have most of the weight."""
-    found = [row for row in rows if row.more.get("paths", 1) > 1]
+    found = [row for row in rows if row.more.get("paths", 1) > 1 and not row.is_infinite]
     for row in sorted(found, key=lambda row: row.more["effective_paths"] / row.more["paths"]):
         paths, count = row.more["paths"], row.more["effective_paths"]
         if count < LIGHT_TAILED * paths:
