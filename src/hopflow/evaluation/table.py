@@ -97,7 +97,7 @@ def _likelihoods(rows: Sequence[Row], width: int | None) -> list[str]:
     known = {} if exact else {"sampler": "bounds the sampler with"}
     known |= {"perplexity": "perplexity bound"} if bounds or (width is not None and not exact) else {}
     table = rendered([known.get(name, name) for name in lines[0]], [list(line.values()) for line in lines], width, 2)
-    remarks = [wrapped(f"{row.remark}.", width) for row in shown if row.remark]
+    remarks = [wrapped(f"{remark}.", width) for remark in dict.fromkeys(row.remark for row in shown) if remark]
     return [table, wrapped(_origin(shown, same, full=width is None), width), *remarks]
 
 
