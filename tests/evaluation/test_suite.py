@@ -129,6 +129,16 @@ def test_the_coupled_numbers_come_from_the_same_pairs_and_differ_by_their_inform
     assert plain.more.get("eps") == (0.5 if name == "SinkhornOT" else None)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_few_sequences_are_coupled_in_minibatches_that_fit(count):
+    model, flow = tiny(hf.Uniform(hf.Vocab(5)), coupling=hf.ExactOT())
+    rows = hf.evaluate(model, flow, rows_of(count), gen=False, eta=(), steps=(), seconds=5.0)
+    coupled = {row.quantity: row for row in rows if "ot_n" in row.more}
+    assert {row.more["ot_n"] for row in coupled.values()} == {max(1, count // 2)}
+    if count < 4:  # a pair alone is an independent pair
+        assert coupled["coupled_info"].more["nats"] == coupled["coupled"].more["nats"]
+
+
 def test_under_plain_only_the_bounds_of_the_steps_are_measured():
     model, flow = tiny(hf.Uniform(hf.Vocab(5)), prediction=hf.Plain(), coupling=hf.ExactOT())
     rows = hf.evaluate(model, flow, rows_of(16), gen=False, rows=16, seconds=1e9, error=0.0)

@@ -210,7 +210,8 @@ class LikelihoodEvaluation:
         return BoundRequest("br", eta, estimate, facts, tuple({"paths": count} for count in counts))
 
     def _coupled(self, evaluated: EvaluatedModel, coupling: Coupling, rows: int) -> BoundRequest:
-        n = self.ot_n or min(OT_N, evaluated.recipe.get("ot_batch") or evaluated.recipe.get("batch") or OT_N, rows // 2)
+        most = max(1, rows // 2)  # at least two minibatches, if there are two sequences
+        n = self.ot_n or min(OT_N, evaluated.recipe.get("ot_batch") or evaluated.recipe.get("batch") or OT_N, most)
         if not 1 <= n <= rows:
             raise ValueError(f"ot_n must be at most {rows}, the number of sequences, got {n}")
         table = embedding_table(evaluated.model) if isinstance(evaluated.model, torch.nn.Module) else None

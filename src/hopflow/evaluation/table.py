@@ -157,7 +157,7 @@ def _origin(rows: Sequence[Row], same: dict[str, str], full: bool) -> str:
     """The notes under the table of a set."""
     row = rows[0]
     more = row.more
-    notes = [f"{more['of']:,} sequences of {more['length']} tokens"]
+    notes = [f"{more['of']:,} sequence{'s' * (more['of'] != 1)} of {more['length']} tokens"]
     notes = [f"n = {same['n']} of {notes[0]}"] if "n" in same else notes
     notes += [f"each is {same['kind']}"] if "kind" in same else []
     if not full and (coupled := dict.fromkeys(_name(one).partition(" ")[2] for one in rows if "ot_n" in one.more)):
