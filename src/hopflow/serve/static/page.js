@@ -42,7 +42,7 @@ class Page {
     find("#version").textContent = `hopflow ${this.offer.version}`;
     find("#settings").open = matchMedia("(min-width: 64rem)").matches;
     find("#controls").addEventListener("submit", (event) => { event.preventDefault(); this.draw(); });
-    find("#prompt").addEventListener("input", () => this.editBar.discard());
+    find("#prompt").addEventListener("input", () => { if (this.editBar.edit) this.editBar.discard(); });
     find("#copy-command").addEventListener("click", () => this.copy("command"));
     find("#copy-python").addEventListener("click", () => this.copy("python"));
     find("#save").addEventListener("click", () => this.save());
