@@ -98,6 +98,7 @@ class Page {
         this.say(""); // the server is no longer busy
         this.recordings[i] = recording;
         this.panels[i].open(recording);
+        if (draws.length === 2 && this.recordings.every(Boolean)) this.#compareNoise();
         this.show();
       },
       extend: () => {
@@ -118,7 +119,6 @@ class Page {
     if (!any) this.player.seek(0);
     this.#enable(any);
     this.editBar.ready(this.recordings.filter(Boolean));
-    if (this.recordings.length === 2 && this.recordings.every(Boolean)) this.#compareNoise();
     this.#announce();
     this.show();
     this.#busy(false);
