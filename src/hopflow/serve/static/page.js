@@ -93,6 +93,12 @@ class Page {
     find("#copied").hidden = true;
     this.#enable(false);
     this.player.follow();
+    const extend = () => {
+      const left = this.recordings.filter((recording) => recording !== false);
+      if (!left.length) return;
+      const known = Math.min(...left.map((recording) => recording?.knownUntil ?? 0));
+      this.player.extend(known, left.every((recording) => recording?.complete));
+    };
     const complete = await this.drawing.start(draws, prompts, {
       open: (i, recording) => {
         this.say(""); // the server is no longer busy
@@ -101,14 +107,11 @@ class Page {
         if (draws.length === 2 && this.recordings.every(Boolean)) this.#compareNoise();
         this.show();
       },
-      extend: () => {
-        const left = this.recordings.filter((recording) => recording !== false);
-        const known = Math.min(...left.map((recording) => recording?.knownUntil ?? 0));
-        this.player.extend(known, left.every((recording) => recording?.complete));
-      },
+      extend,
       fail: (i, error) => {
         this.recordings[i] = false;
         this.panels[i].fail(error.message);
+        extend(); // the others need not wait for it
         if (!(error instanceof ServerError)) throw error;
       },
     });
