@@ -111,6 +111,11 @@ class Visit:
         script = "([selector, name]) => getComputedStyle(document.querySelector(selector)).getPropertyValue(name)"
         return str(self.run(script, [selector, name]))
 
+    def stop_clock(self) -> None:
+        """From now on, time passes for the page only in `page.clock.run_for(milliseconds)`."""
+        self.page.clock.install(time=0)
+        self.page.clock.pause_at(1000)
+
     @property
     def scrolls_sideways(self) -> bool:
         return bool(self.run("() => document.scrollingElement.scrollWidth > document.scrollingElement.clientWidth"))

@@ -44,6 +44,7 @@ class ServedFlow:
     tokenizer: Any
     predicted_hops: float | None = None
     length: int = 64
+    longest: int = 1024
 
     def token(self, token: int) -> list[Any]:
         return [token, self.tokenizer.decode([token]) if token < self.flow.vocab.data else ""]
@@ -57,9 +58,18 @@ class ServedFlow:
         return hf.infill(self.model, self.flow, torch.tensor([ids]), trajectory=True, **options)
 
 
+def _set() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class PageServer:
-    """Flows on a loopback port; `busy` requests to draw are refused first, and `delay` seconds pass between frames."""
+    """Flows on a loopback port; `delay` seconds pass between frames.
+
+    The first `busy` requests to draw are refused: the first asks for a wait of one second, the next of two, and so on.
+    """
 
     flows: list[ServedFlow]
     delay: float = 0.0
@@ -67,6 +77,17 @@ class PageServer:
     token: str | None = None
     error: str | None = None
     """A message that every draw ends with after its first frame."""
+    complete: bool = True
+    """Whether a draw has its last event."""
+    chunk: int | None = None
+    """Bytes that are sent at once; one event is sent at once if it is None."""
+    longest: int = 1024
+    """The largest length of a sequence."""
+    same_noise: bool | None = None
+    """Whether the flows start from the same noise; None: if there are two."""
+    refused: int = 0
+    going: threading.Event = field(default_factory=_set)
+    """While it is cleared, a draw stops after its first frame."""
     draws: list[dict[str, Any]] = field(default_factory=list)
     """The requests to draw that were answered."""
     address: str = ""
@@ -93,9 +114,9 @@ class PageServer:
         defaults = {"steps": 32, "eta": 0, "temperature": 1, "top_p": 1, "length": default, "seed": 0}
         return {
             "flows": [_described(flow) for flow in self.flows],
-            "same_noise": len(self.flows) > 1,
+            "same_noise": len(self.flows) > 1 if self.same_noise is None else self.same_noise,
             "defaults": {**defaults, "sampler": "euler"},
-            "limits": {"steps": 1024, "length": 1024, "body": 65536, "n": 16},
+            "limits": {"steps": 1024, "length": self.longest, "body": 65536, "n": 16},
             "samplers": SAMPLERS,
             "version": hf.__version__,
         }
@@ -121,6 +142,8 @@ class PageServer:
             if self.error:
                 yield "error", {"message": self.error}
                 return
+        if not self.complete:
+            return
         counts = {"jumps": int(out.jumps[0]), "calls": int(out.calls[0]), "seconds": seconds}
         text = flow.tokenizer.decode(tokens)
         ended = {"tokens": [flow.token(token) for token in tokens], "text": text, **counts}
@@ -136,7 +159,7 @@ def _described(flow: ServedFlow) -> dict[str, Any]:
         "vocab": {"data": vocab.data, "masks": vocab.masks},
         "disjoint": source.disjoint,
         "has_end": flow.tokenizer.end is not None,
-        "length": {"default": flow.length, "max": 1024},
+        "length": {"default": flow.length, "max": flow.longest},
         "predicted_hops": flow.predicted_hops,
         "predicted_hops_length": None if flow.predicted_hops is None else flow.length,
         "run": flow.id,
@@ -162,9 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path == "/api/tokens":
             self._tokens(content)
-        elif self.served.busy:
-            self.served.busy -= 1
-            self._refuse(429, "the queue is full", {"Retry-After": "1"})
+        elif self.served.refused < self.served.busy:
+            self.served.refused += 1
+            self._refuse(429, "the queue is full", {"Retry-After": str(self.served.refused)})
         else:
             self._draw(content)
 
@@ -188,11 +211,18 @@ class _Handler(BaseHTTPRequestHandler):
         self._headers("text/event-stream", {})
         try:
             for name, data in events:
-                self.wfile.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
-                self.wfile.flush()
-                time.sleep(self.served.delay)
+                if name == "end" or data.get("calls", 1) > 1:
+                    self.served.going.wait(60)
+                self._send(f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n".encode())
         except OSError:
             pass  # the page is gone
+
+    def _send(self, event: bytes) -> None:
+        chunk = self.served.chunk or len(event)
+        for start in range(0, len(event), chunk):
+            self.wfile.write(event[start : start + chunk])
+            self.wfile.flush()
+            time.sleep(self.served.delay)
 
     def _allowed(self) -> bool:
         token = self.served.token

@@ -255,6 +255,7 @@ def test_in_print_nothing_is_cut_off(browser, page):
         assert visit.style("body", "background-color") == "rgb(255, 255, 255)"
         assert visit.style("nav", "display") == "none"
         assert not visit.scrolls_sideways
+        assert visit.page.locator(".table").count() > 0
         assert visit.run("() => [...document.querySelectorAll('.table')].every((t) => t.scrollWidth <= t.clientWidth)")
         assert visit.contrasts()[0][0] >= 4.5
         assert visit.page.pdf(format="A4").startswith(b"%PDF")
@@ -265,6 +266,7 @@ def test_in_print_nothing_is_cut_off(browser, page):
 def test_every_table_of_two_runs_fits_a_laptop_screen(browser, two, width):
     with browser.open(two, width) as visit:
         visit.run("() => document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        assert visit.page.locator(".table").count() > 1
         fits = "() => [...document.querySelectorAll('.table')].filter((t) => t.scrollWidth > t.clientWidth).length"
         assert visit.run(fits) == 0
 
@@ -272,6 +274,7 @@ def test_every_table_of_two_runs_fits_a_laptop_screen(browser, two, width):
 def test_every_entry_of_the_contents_leads_to_its_section(browser, two):
     with browser.open(two, reduced_motion="reduce") as visit:
         links = visit.page.locator("nav a")
+        assert visit.texts("nav a") == visit.texts("section h2") != []
         for place in range(links.count()):
             links.nth(place).press("Enter")  # a click can miss a link that moves while the page scrolls
             arrived = "(link) => decodeURIComponent(location.hash) === decodeURIComponent(link)"
@@ -378,16 +381,15 @@ def test_the_slider_shows_the_tokens_of_its_time(browser, real, drawn, t):
 def test_the_animation_plays_pauses_and_follows_keys(browser, real):
     with browser.open(real) as visit:
         move_slider(visit, 0)
-        button, now = (
-            visit.page.locator(".player button"),
-            "() => Number(document.querySelector('.hop-time').textContent)",
-        )
+        visit.stop_clock()
+        button = visit.page.locator(".player button")
         button.click()
-        visit.page.wait_for_function("() => Number(document.querySelector('.hop-time').textContent) > 0.05")
+        visit.page.clock.run_for(600)
         button.click()
-        stopped = visit.run(now)
-        visit.page.wait_for_timeout(150)
-        assert visit.run(now) == stopped < 1
+        stopped = visit.text(".hop-time")
+        assert 0.05 < float(stopped) < 1
+        visit.page.clock.run_for(600)
+        assert visit.text(".hop-time") == stopped
         visit.page.locator(".player input").press("End")
         assert visit.text(".hop-time") == "1.00"
         visit.page.locator(".player input").press("ArrowLeft")
@@ -398,9 +400,10 @@ def test_the_animation_plays_pauses_and_follows_keys(browser, real):
 def test_with_reduced_motion_the_button_moves_the_slider_by_a_tenth(browser, real):
     with browser.open(real, reduced_motion="reduce") as visit:
         move_slider(visit, 0)
+        visit.stop_clock()
         visit.page.locator(".player button").click()
         assert visit.text(".hop-time") == "0.10"
-        visit.page.wait_for_timeout(150)
+        visit.page.clock.run_for(600)
         assert visit.text(".hop-time") == "0.10"
 
 

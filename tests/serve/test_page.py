@@ -3,6 +3,7 @@
 import pytest
 import torch
 from chromium import Chromium, missing
+from page_visits import drawn
 from saved_networks import LENGTH, LETTERS
 
 import hopflow as hf
@@ -13,8 +14,9 @@ pytest.importorskip("fastapi")
 
 from live_server import running, served  # noqa: E402
 
+from hopflow.serve.draw_request import SamplingFields  # noqa: E402
 from hopflow.serve.limits import Limits  # noqa: E402
-from hopflow.serve.served_flow import ServedFlow  # noqa: E402
+from hopflow.serve.served_flow import ServedFlow, samplers  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +38,6 @@ def visit(address):
         yield opened
         assert opened.errors == []
         assert all(url.startswith((address, "data:", "blob:")) for url in opened.requests)
-
-
-def drawn(visit) -> None:
-    visit.page.locator("#panels[aria-busy='false']").wait_for()
-    visit.page.locator("#save:enabled").wait_for()
-    visit.page.locator(".clock", has_text="t = 1.00").wait_for()
 
 
 def shown(visit, panel: int) -> tuple[str, str, str]:
@@ -94,12 +90,18 @@ def test_holes_are_filled_as_infill_fills_them(visit, flows):
         assert shown(visit, panel) == expected(each, hf.infill(each.model, each.flow, ids, steps=32, seed=0))
 
 
-def test_every_sampler_on_offer_draws(visit):
+def test_every_sampler_on_offer_draws_as_generate_does(visit, flows):
     names = visit.page.locator("#sampler option").evaluate_all("(options) => options.map((each) => each.value)")
-    assert "euler" in names
+    kinds = {each["name"]: each for each in samplers()}
+    assert names == [name for name, each in kinds.items() if not each["needs_disjoint"]]
     for name in names:
         visit.page.select_option("#sampler", name)
         visit.page.click("#draw")
         drawn(visit)
         assert visit.texts(".panel .error") == ["", ""], name
         assert not visit.page.locator("#message").is_visible()
+        seed = int(visit.page.input_value("#setting-seed"))
+        asked = SamplingFields(sampler=name, steps=32 if kinds[name]["has_steps"] else None, seed=seed)
+        for panel, flow in enumerate(flows):
+            out = hf.generate(flow.model, flow.flow, n=1, length=LENGTH, **asked.options(Limits()))
+            assert shown(visit, panel) == expected(flow, out), name

@@ -3,102 +3,13 @@
 import json
 
 import pytest
-import torch
-from chromium import Chromium, Visit, missing
-from commands import FOX
+from chromium import missing
 from page_server import PageServer, ServedFlow
+from page_visits import LENGTH, STILL, count, draw, drawn, expected, states, text_of, token, tokens
 
 import hopflow as hf
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
-
-LENGTH = 40
-STILL = {"reduced_motion": "reduce"}
-"""Draws are shown at their end at once."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Chromium.launched() as chromium:
-        yield chromium
-
-
-class Blanks(torch.nn.Module):
-    """A network without training that likes blanks, so that its texts have words."""
-
-    def __init__(self, source: hf.Source, blank: int) -> None:
-        super().__init__()
-        self.network = hf.Transformer(source.vocab, hf.Size(layers=1, width=16, heads=2))
-        torch.nn.init.normal_(self.network.head.weight)
-        self.blank = blank
-
-    def forward(self, xt, t):
-        logits = self.network(xt, t)
-        logits[..., self.blank] += 4
-        return logits
-
-
-def served(name: str, corpus, source: hf.Source, predicted: float, seed: int) -> ServedFlow:
-    torch.manual_seed(seed)
-    model = Blanks(source, corpus.tokenizer.encode(" ")[0]).eval()
-    return ServedFlow(name, model, hf.Flow(source), corpus.tokenizer, predicted, LENGTH)
-
-
-@pytest.fixture(scope="module")
-def flows(tmp_path_factory) -> list[ServedFlow]:
-    """Two networks without training, over the characters of a text, with the same noise."""
-    file = tmp_path_factory.mktemp("text") / "fox.txt"
-    file.write_text(FOX)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOPFLOW_CACHE", str(file.parent / "cache"))
-        corpus = hf.data.load(file, tokens="char", length=LENGTH)
-    source = hf.BagOfWords.fit(corpus.counts)
-    return [served("runs/first", corpus, source, 36.0, 0), served("runs/second", corpus, source, 30.0, 1)]
-
-
-@pytest.fixture(scope="module")
-def masked(flows) -> ServedFlow:
-    vocab = hf.Vocab(flows[0].flow.vocab.data, masks=1)
-    return served("runs/mask", flows[0], hf.Mask(vocab), LENGTH, 2)
-
-
-def drawn(visit: Visit) -> None:
-    """Wait until everything was drawn and is shown at its end."""
-    visit.page.locator("#panels[aria-busy='false']").wait_for()
-    visit.page.locator("#save:enabled").wait_for()
-    visit.page.locator(".clock", has_text="t = 1.00").wait_for()
-
-
-def draw(visit: Visit, button: str = "#draw") -> None:
-    visit.page.click(button)
-    drawn(visit)
-
-
-def tokens(visit: Visit, panel: int = 0) -> str:
-    return str(visit.page.locator(".tokens").nth(panel).text_content())
-
-
-def states(visit: Visit, panel: int = 0) -> list[str]:
-    script = "(spans) => spans.map((span) => span.className.replace(/ hop-[ab]/, ''))"
-    return list(visit.page.locator(".tokens").nth(panel).locator("[data-position]").evaluate_all(script))
-
-
-def token(visit: Visit, position: int):
-    return visit.page.locator(".tokens").first.locator(f"[data-position='{position}']")
-
-
-def count(visit: Visit, name: str, panel: int = 0) -> str:
-    return str(visit.page.locator(f"[data-part='{name}']").nth(panel).text_content())
-
-
-def expected(server: PageServer) -> hf.Generation:
-    """What the last request has to show, drawn in Python."""
-    request = server.draws[-1]
-    return server.flow(request["flow"]).drawn(request)
-
-
-def text_of(flow: ServedFlow, out: hf.Generation) -> str:
-    return str(flow.tokenizer.decode(out.tokens[0].tolist()))
 
 
 def test_a_draw_shows_the_tokens_and_counts_of_generate(browser, flows):
@@ -119,7 +30,6 @@ def test_hops_are_played_and_the_slider_returns_to_the_noise(browser, flows):
     with PageServer([flow]).running() as server, browser.open(server.address) as visit:
         visit.page.select_option("[aria-label='Speed']", "4")
         visit.page.locator(".tokens .token.moved").first.wait_for()
-        assert {"token source", "token final"} != set(states(visit))
         drawn(visit)
         slider = visit.page.locator("[aria-label='Time t, from noise to text']")
         slider.fill("0")
@@ -148,7 +58,9 @@ def test_a_token_tells_its_history_on_hover_and_on_focus(browser, flows):
         rows = int((hops.position == moved).sum())
         for look in (token(visit, moved).hover, token(visit, moved).focus):
             visit.page.mouse.move(0, 0)
+            assert visit.page.locator("#history").is_hidden()
             look()
+            assert visit.page.locator("#history").is_visible()
             assert visit.text("#history").startswith(f"Token {moved + 1} · final")
             assert visit.page.locator("#history li").count() == rows
             assert token(visit, moved).get_attribute("aria-describedby") == "history"
@@ -190,6 +102,7 @@ def test_a_click_during_the_hops_takes_a_word_of_the_text(browser, flows):
         word, until = next((start, end) for start, end in words if end > 0 and noise[start:end] != text[start:end])
         token(visit, word).click()
         assert tokens(visit) == text
+        assert visit.text(".clock") == "t = 1.00"
         assert [i for i, state in enumerate(states(visit)) if "hole" in state] == list(range(word, until))
         assert visit.errors == []
 

@@ -42,7 +42,7 @@ class Page {
     find("#version").textContent = `hopflow ${this.offer.version}`;
     find("#settings").open = matchMedia("(min-width: 64rem)").matches;
     find("#controls").addEventListener("submit", (event) => { event.preventDefault(); this.draw(); });
-    find("#prompt").addEventListener("input", () => this.editBar.discard());
+    find("#prompt").addEventListener("input", () => { if (this.editBar.edit) this.editBar.discard(); });
     find("#copy-command").addEventListener("click", () => this.copy("command"));
     find("#copy-python").addEventListener("click", () => this.copy("python"));
     find("#save").addEventListener("click", () => this.save());
@@ -93,21 +93,25 @@ class Page {
     find("#copied").hidden = true;
     this.#enable(false);
     this.player.follow();
+    const extend = () => {
+      const left = this.recordings.filter((recording) => recording !== false);
+      if (!left.length) return;
+      const known = Math.min(...left.map((recording) => recording?.knownUntil ?? 0));
+      this.player.extend(known, left.every((recording) => recording?.complete));
+    };
     const complete = await this.drawing.start(draws, prompts, {
       open: (i, recording) => {
         this.say(""); // the server is no longer busy
         this.recordings[i] = recording;
         this.panels[i].open(recording);
+        if (draws.length === 2 && this.recordings.every(Boolean)) this.#compareNoise();
         this.show();
       },
-      extend: () => {
-        const left = this.recordings.filter((recording) => recording !== false);
-        const known = Math.min(...left.map((recording) => recording?.knownUntil ?? 0));
-        this.player.extend(known, left.every((recording) => recording?.complete));
-      },
+      extend,
       fail: (i, error) => {
         this.recordings[i] = false;
         this.panels[i].fail(error.message);
+        extend(); // the others need not wait for it
         if (!(error instanceof ServerError)) throw error;
       },
     });
@@ -118,7 +122,6 @@ class Page {
     if (!any) this.player.seek(0);
     this.#enable(any);
     this.editBar.ready(this.recordings.filter(Boolean));
-    if (this.recordings.length === 2 && this.recordings.every(Boolean)) this.#compareNoise();
     this.#announce();
     this.show();
     this.#busy(false);

@@ -43,6 +43,7 @@ export class TokenView {
   /** Show the recording at time t: only tokens that differ are written. */
   show(t, animated = false) {
     const { recording } = this, until = recording.framesBefore(t);
+    if (t < this.t) this.#highlightAgain(recording.framesBefore(t - GLOW), until);
     const changed = new Set(this.recent);
     this.t = t;
     for (; this.applied < until; this.applied += 1) {
@@ -69,6 +70,11 @@ export class TokenView {
     if (redraw) this.#drawAll();
     else for (const position of changed) this.#draw(position);
     for (const position of this.recent) if (this.#state(position) !== "moved") this.recent.delete(position);
+  }
+
+  /** Positions that hopped in these frames are highlighted at an earlier time, although none of their hops is undone. */
+  #highlightAgain(from, to) {
+    for (const { hops } of this.recording.frames.slice(from, to)) for (const { position } of hops) this.recent.add(position);
   }
 
   /** Show holes and pinned tokens; null returns to the recording. */
