@@ -9,7 +9,7 @@ from page_visits import SLIDER, STILL, count, draw, drawn, known, move_slider, t
 
 import hopflow as hf
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 PLAY = ".play"
 

@@ -7,7 +7,7 @@ from chromium import missing
 from page_server import PageServer
 from page_visits import SLIDER, STILL, count, draw, drawn, known, states, tokens, written
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 
 FRAMES = "async () => { for (let i = 0; i < 9; i += 1) await new Promise(requestAnimationFrame); }"
