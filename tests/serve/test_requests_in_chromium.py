@@ -160,6 +160,15 @@ def test_the_last_prompt_is_drawn_again_with_the_next_seed(browser):
         assert server.draws[-1]["prompt"] is None
 
 
+def test_after_the_largest_seed_the_first_one_is_drawn(browser):
+    with PageServer([written(["a"])]).running() as server, browser.open(server.address, **STILL) as visit:
+        drawn(visit)
+        visit.page.fill("#setting-seed", str(2**31 - 1))
+        draw(visit)
+        draw(visit)
+        assert [request["seed"] for request in server.draws] == [0, 2**31 - 1, 0]
+
+
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 /** Controls: the form of the page, and the settings that are typed into it. */
 
+export const SEEDS = 2 ** 31;
+
 const NUMBERS = [
   { name: "steps", label: "Steps", hint: "more steps: closer to continuous time", min: 1, step: 1, powers: true },
   { name: "second_steps", label: "Steps of the second", hint: "the same flow from the same noise", min: 1, step: 1, powers: true },
@@ -7,7 +9,7 @@ const NUMBERS = [
   { name: "temperature", label: "Temperature", hint: "0: the most likely token", min: 0, max: 2, step: 0.01, coarse: 0.05 },
   { name: "top_p", label: "Top-p", hint: "1: all tokens", min: 0.01, max: 1, step: 0.01 },
   { name: "length", label: "Length", hint: "tokens", min: 1, step: 1, powers: true },
-  { name: "seed", label: "Seed", hint: "the same seed: the same text", min: 0, max: 2 ** 31 - 1, step: 1 },
+  { name: "seed", label: "Seed", hint: "the same seed: the same text", min: 0, max: SEEDS - 1, step: 1 },
 ];
 const FEW_STEPS = 4;
 

@@ -1,7 +1,7 @@
 /** The page: connects the form, the draws, the panels and the player. */
 
 import { Api, ServerError, takeAccessToken } from "./api.js";
-import { Controls } from "./controls.js";
+import { Controls, SEEDS } from "./controls.js";
 import { Drawing } from "./drawing.js";
 import { EditBar } from "./edit_bar.js";
 import { History } from "./history.js";
@@ -72,7 +72,7 @@ class Page {
     this.prompts = new Map(draws.map(({ flow }, i) => [flow, prompts[i]]));
     const asked = JSON.stringify([draws, prompts]);
     if (asked === this.last) {
-      this.controls.set("seed", this.controls.seed + 1);
+      this.controls.set("seed", (this.controls.seed + 1) % SEEDS);
       for (const { settings } of draws) settings.seed = this.controls.seed;
     }
     this.last = JSON.stringify([draws, prompts]);
