@@ -112,10 +112,17 @@ def complete(tmp_path, monkeypatch):
 
 def test_the_page_says_by_how_much_hops_fall_against_the_control(complete):
     text = page(complete)
-    hops = "- **hops**: -40.0 ± 0.1 % at 128 steps (lower at 4, 8, 16, 32, 128 steps)"
+    hops = "- **hops**: -40.0 ± 0.1 % at 4 steps, -40.0 ± 0.1 % at 128 steps (lower at 4, 8, 16, 32, 128 steps)"
     assert f"`rectified` against `continued`:\n\n{hops}\n" in text
     assert "`rectified_after_ot` against `exact_ot`:" in text
     assert "Missing runs: none" in text
+
+
+def test_with_two_seeds_the_page_says_that_nothing_was_tested(complete):
+    for file in complete.glob("*-seed2.json"):
+        file.unlink()
+    text = page(complete)
+    assert "- **hops**: -40.0 ± 0.1 % at 4 steps, -40.0 ± 0.1 % at 128 steps (only 2 seeds: not tested)\n" in text
 
 
 def test_the_picture_is_drawn_from_the_cells(complete):

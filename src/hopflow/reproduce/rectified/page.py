@@ -249,12 +249,14 @@ def _findings(cells: Cells, protocol: Protocol) -> list[str]:
 
 
 def _in_words(found: Mapping[int, Mean | None]) -> str:
-    """The difference at the most steps, and the numbers of steps at which it is sure."""
+    """The difference at the fewest and at the most steps, and the numbers of steps at which it is sure."""
     sure = {steps: one.value for steps, one in found.items() if one is not None and _is_sure(one)}
     lower, higher = ([str(steps) for steps, value in sure.items() if sign * value > 0] for sign in (-1, 1))
     parts = [f"{word} at {', '.join(at)} steps" for word, at in (("lower", lower), ("higher", higher)) if at]
-    most = max(found)
-    return f"{show(found[most])} % at {most} steps ({', '.join(parts) or 'not significant at any number of steps'})"
+    ends = ", ".join(f"{show(found[steps])} % at {steps} steps" for steps in (min(found), max(found)))
+    seeds = max((one.seeds for one in found.values() if one is not None), default=0)
+    unsure = "not significant at any number of steps" if seeds >= SEEDS_NEEDED else f"only {seeds} seeds: not tested"
+    return f"{ends} ({', '.join(parts) or unsure})"
 
 
 def _runs(cells: Cells) -> str:
