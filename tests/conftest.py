@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -18,6 +19,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
+
+for name, handler in (("SIGHUP", signal.SIG_DFL), ("SIGINT", signal.default_int_handler)):
+    # ignored under nohup or in a background job, and then also by the processes that tests start
+    if hasattr(signal, name) and signal.getsignal(signal.Signals[name]) == signal.SIG_IGN:
+        signal.signal(signal.Signals[name], handler)
 
 torch.set_num_threads(1)
 if find_spec("triton") and not torch.cuda.is_available():
