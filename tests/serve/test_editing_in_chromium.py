@@ -7,7 +7,7 @@ from chromium import missing
 from page_server import PageServer
 from page_visits import STILL, draw, drawn, holes, looks, move_slider, token, tokens, written
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 HINT = "Click a word to make it a hole"
 

@@ -5,7 +5,7 @@ from chromium import missing
 from page_server import PageServer
 from page_visits import STILL, drawn, known, looks, move_slider, states, token, tokens, written
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 
 def at_times(visit, times: tuple[float, ...]) -> list[str]:
