@@ -255,7 +255,8 @@ def _in_words(found: Mapping[int, Mean | None]) -> str:
     parts = [f"{word} at {', '.join(at)} steps" for word, at in (("lower", lower), ("higher", higher)) if at]
     ends = ", ".join(f"{show(found[steps])} % at {steps} steps" for steps in (min(found), max(found)))
     seeds = max((one.seeds for one in found.values() if one is not None), default=0)
-    unsure = "not significant at any number of steps" if seeds >= SEEDS_NEEDED else f"only {seeds} seeds: not tested"
+    few = f"only {seeds} seed{'s' * (seeds != 1)}: not tested"
+    unsure = "not significant at any number of steps" if seeds >= SEEDS_NEEDED else few
     return f"{ends} ({', '.join(parts) or unsure})"
 
 

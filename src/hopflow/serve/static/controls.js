@@ -1,5 +1,6 @@
 /** Controls: the form of the page, and the settings that are typed into it. */
 
+/** The page offers the seeds 0 to SEEDS - 1. */
 export const SEEDS = 2 ** 31;
 
 const NUMBERS = [
